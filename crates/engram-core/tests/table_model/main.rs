@@ -17,7 +17,7 @@ use engram_core::{
     Admission, Chunk, DeferredDrops, Draw, Handle, NewItem, RateLimits, Removal, SelectorKind,
     SessionNumber, TableOptions, TableState,
 };
-use model::{Leased, Model};
+use model::{Lease, Model};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use record::{Op, RecordingSink, chunks, trajectory};
@@ -35,7 +35,7 @@ enum Call {
     InsertAgain {
         index: usize,
     },
-    /// An item with a session number: `number - 1` above the session's last one, so 0 and 1 repeat earlier numbers, if any.
+    /// An item whose session number is the session's last one plus `number - 1`: with 0 and 1, an earlier number, if any.
     /// The item's key is new or, if `again`, that of an existing item.
     InsertNumbered {
         session: u64,
@@ -149,9 +149,9 @@ fn options(sampler: SelectorKind, remover: SelectorKind) -> impl Strategy<Value 
 struct TableAndModel {
     table: TableState,
     model: Model,
-    recorder: Arc<RecordingSink>,
+    sink: Arc<RecordingSink>,
     chunks: Vec<Arc<Chunk>>,
-    leases: Vec<(Handle, Leased)>,
+    leases: Vec<(Handle, Lease)>,
     next_key: u64,
     now: u64,
 }
@@ -159,11 +159,11 @@ struct TableAndModel {
 impl TableAndModel {
     fn new(options: TableOptions) -> Self {
         let options = Arc::new(options);
-        let recorder = Arc::new(RecordingSink::default());
+        let sink = Arc::new(RecordingSink::default());
         Self {
-            table: TableState::new(Arc::clone(&options), recorder.clone()).unwrap(),
+            table: TableState::new(Arc::clone(&options), sink.clone()).unwrap(),
             model: Model::new(options),
-            recorder,
+            sink,
             chunks: chunks(),
             leases: Vec::new(),
             next_key: 0,
@@ -212,9 +212,9 @@ impl TableAndModel {
                 let handles: Vec<Handle> = ended.iter().map(|lease| lease.0).collect();
                 self.table
                     .acknowledge(handles.into_iter(), &mut DeferredDrops::default());
-                for (_, leased) in ended {
-                    if self.model.acknowledge(leased) {
-                        self.model.remove(leased.key);
+                for (_, lease) in ended {
+                    if self.model.acknowledge(lease) {
+                        self.model.remove(lease.key);
                     }
                 }
             }
@@ -222,8 +222,8 @@ impl TableAndModel {
                 let ended = self.take_leases(index, count);
                 let handles: Vec<Handle> = ended.iter().map(|lease| lease.0).collect();
                 self.table.return_leases(handles.into_iter());
-                for (_, leased) in ended {
-                    self.model.return_leases(leased);
+                for (_, lease) in ended {
+                    self.model.return_lease(lease);
                 }
             }
             Call::Update { index, priority } => {
@@ -272,7 +272,7 @@ impl TableAndModel {
             priority: f64::from(priority),
         };
         let bytes = self.model.options.item_bytes(&item);
-        let before = self.recorder.len();
+        let before = self.sink.len();
         let admission = self.table.admit(&item);
         assert_eq!(admission, self.model.admission(bytes));
         match admission {
@@ -302,7 +302,7 @@ impl TableAndModel {
 
     /// Checks each eviction recorded since change `start`, and removes its item from the model.
     fn follow_evictions(&mut self, start: usize) {
-        for key in self.recorder.removed(start, Removal::Evicted) {
+        for key in self.sink.removed(start, Removal::Evicted) {
             assert!(self.model.must_evict());
             let choices = self.model.evictable();
             assert!(choices.contains(&key), "evicted {key} of {choices:?}");
@@ -312,7 +312,7 @@ impl TableAndModel {
     }
 
     fn draw(&mut self, n: usize, leased: bool) {
-        let before = self.recorder.len();
+        let before = self.sink.len();
         let at_once = self.table.can_draw_at_once(n);
         let mut draws = Vec::new();
         let count = self
@@ -330,11 +330,11 @@ impl TableAndModel {
                 exhausted.push(draw.key);
             }
             if leased {
-                let lease = Leased { key: draw.key, seq };
+                let lease = Lease { key: draw.key, seq };
                 self.leases.push((draw.handle, lease));
             }
         }
-        assert_eq!(self.recorder.removed(before, Removal::Exhausted), exhausted);
+        assert_eq!(self.sink.removed(before, Removal::Exhausted), exhausted);
         let could_draw_more = self.model.can_sample() && self.model.visible().count() > 0;
         assert!(count == n || !could_draw_more);
     }
@@ -356,7 +356,7 @@ impl TableAndModel {
     }
 
     /// Removes and returns up to `count` open leases, starting with number `index`.
-    fn take_leases(&mut self, index: usize, count: usize) -> Vec<(Handle, Leased)> {
+    fn take_leases(&mut self, index: usize, count: usize) -> Vec<(Handle, Lease)> {
         let start = index.min(self.leases.len());
         let end = (start + count).min(self.leases.len());
         self.leases.drain(start..end).collect()
@@ -364,9 +364,9 @@ impl TableAndModel {
 
     fn advance_clock(&mut self, time: u64) {
         self.now += time;
-        let before = self.recorder.len();
+        let before = self.sink.len();
         assert!(self.table.expire(self.now, &mut DeferredDrops::default()));
-        for key in self.recorder.removed(before, Removal::Expired) {
+        for key in self.sink.removed(before, Removal::Expired) {
             let oldest = self.model.oldest().unwrap();
             assert_eq!(oldest.key, key);
             assert!(oldest.inserted_at + self.model.options.ttl.unwrap() <= self.now);
@@ -419,7 +419,7 @@ impl TableAndModel {
     }
 
     fn check_copy(&mut self, mut copy: TableState, sink: &RecordingSink, since: usize) {
-        self.recorder
+        self.sink
             .since(since)
             .iter()
             .for_each(|op| op.replay(&mut copy));
@@ -487,7 +487,7 @@ fn a_table_agrees_with_the_model() {
                 let mut saved = None;
                 for (index, call) in calls.into_iter().enumerate() {
                     if index == saved_at {
-                        saved = Some((Saved::of(&pair.table.snapshot()), pair.recorder.len()));
+                        saved = Some((Saved::of(&pair.table.snapshot()), pair.sink.len()));
                     }
                     pair.apply(call);
                     pair.check();
@@ -518,7 +518,7 @@ fn session_numbers_survive_deletes_and_resets() {
     // The key exists, so the item is not inserted; its number is recorded.
     pair.apply(next(true));
     assert!(
-        matches!(pair.recorder.since(1)[..], [Op::SkipInsert { number, now: 0 }] if number.number == 2)
+        matches!(pair.sink.since(1)[..], [Op::SkipInsert { number, now: 0 }] if number.number == 2)
     );
     pair.apply(Call::Delete { index: 1 });
     pair.apply(Call::Reset);
@@ -547,7 +547,7 @@ fn replay_returns_leases_of_removed_items() {
     pair.apply(Call::ReturnLeases { index: 0, count: 1 });
     pair.check();
     assert!(
-        matches!(pair.recorder.since(0).last(), Some(Op::ReturnLeases { keys, samples: 1 }) if keys.is_empty())
+        matches!(pair.sink.since(0).last(), Some(Op::ReturnLeases { keys, samples: 1 }) if keys.is_empty())
     );
     pair.check_replay();
 }
@@ -560,8 +560,8 @@ fn chunks_that_outlive_a_table_lose_its_references() {
     pair.apply(Call::Reset);
     assert_eq!(format!("{:?}", pair.chunks[3].holders()), unreferenced);
     pair.insert(14, 1, 2, 3);
-    pair.recorder = Arc::default();
-    pair.table = TableState::new(Arc::new(queue_options()), pair.recorder.clone()).unwrap();
+    pair.sink = Arc::default();
+    pair.table = TableState::new(Arc::new(queue_options()), pair.sink.clone()).unwrap();
     // The test's copies of items do not count as references.
     assert_eq!(format!("{:?}", pair.chunks[3].holders()), unreferenced);
 }

@@ -28,7 +28,7 @@ pub(crate) struct Entry {
 
 /// An open lease.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Leased {
+pub(crate) struct Lease {
     pub(crate) key: u64,
     pub(crate) seq: u64,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Model {
     pub(crate) deleted_episodes: u64,
     pub(crate) unique_samples: u64,
     /// Number of open leases since the last reset, including those of removed items.
-    leased: u64,
+    open_leases: u64,
     pub(crate) next_seq: u64,
     /// Number of inserts and updates of items so far. Heaps order equal priorities by it.
     next_update_number: u64,
@@ -65,7 +65,7 @@ impl Model {
             deletes: 0,
             deleted_episodes: 0,
             unique_samples: 0,
-            leased: 0,
+            open_leases: 0,
             next_seq: 0,
             next_update_number: 0,
             first_seq: 0,
@@ -75,9 +75,9 @@ impl Model {
 
     /// The last number of a session; 0 if it is unknown or idle.
     pub(crate) fn last_number(&self, session: u64, now: u64) -> u64 {
-        let used = self.sessions.get(&session);
-        let used = used.filter(|(_, used)| now - used < SESSION_IDLE);
-        used.map_or(0, |(last, _)| *last)
+        let entry = self.sessions.get(&session);
+        let entry = entry.filter(|(_, last_use)| now - last_use < SESSION_IDLE);
+        entry.map_or(0, |(last_number, _)| *last_number)
     }
 
     pub(crate) fn mark_applied(&mut self, number: SessionNumber, now: u64) {
@@ -120,7 +120,7 @@ impl Model {
         chunks as u64 + items.sum::<u64>()
     }
 
-    /// True if a table with this many items and bytes is within its bounds.
+    /// True if the table would be within its bounds with this many items and bytes.
     fn fits(&self, size: u64, bytes: u64) -> bool {
         size <= self.options.max_size && self.options.max_bytes.is_none_or(|max| bytes <= max)
     }
@@ -146,7 +146,8 @@ impl Model {
         let inserts = self.inserts + inserts;
         self.hidden() == 0
             || inserts - self.deletes <= self.limits.min_size
-            || self.diff(inserts, self.samples.saturating_sub(self.leased)) <= self.limits.max_diff
+            || self.diff(inserts, self.samples.saturating_sub(self.open_leases))
+                <= self.limits.max_diff
     }
 
     fn diff(&self, inserts: u64, samples: u64) -> f64 {
@@ -220,34 +221,33 @@ impl Model {
         self.unique_samples += u64::from(entry.times_sampled == 0);
         entry.times_sampled += 1;
         entry.leases += u32::from(leased);
-        self.leased += u64::from(leased);
+        self.open_leases += u64::from(leased);
         entry.hidden = entry.times_sampled == self.options.max_times_sampled;
         entry.hidden && entry.leases == 0
     }
 
     /// The leased item, if it is still in the table.
-    fn live(&mut self, leased: Leased) -> Option<&mut Entry> {
-        let is_leased_item =
-            |entry: &&mut Entry| entry.key == leased.key && entry.seq == leased.seq;
+    fn live(&mut self, lease: Lease) -> Option<&mut Entry> {
+        let is_leased_item = |entry: &&mut Entry| entry.key == lease.key && entry.seq == lease.seq;
         self.entries.iter_mut().find(is_leased_item)
     }
 
     /// Ends a lease whose sample is final; true if that removes the item.
-    pub(crate) fn acknowledge(&mut self, leased: Leased) -> bool {
-        self.leased -= u64::from(leased.seq >= self.first_seq);
-        self.live(leased).is_some_and(|entry| {
+    pub(crate) fn acknowledge(&mut self, lease: Lease) -> bool {
+        self.open_leases -= u64::from(lease.seq >= self.first_seq);
+        self.live(lease).is_some_and(|entry| {
             entry.leases -= 1;
             entry.hidden && entry.leases == 0
         })
     }
 
-    pub(crate) fn return_leases(&mut self, leased: Leased) {
-        if leased.seq < self.first_seq {
+    pub(crate) fn return_lease(&mut self, lease: Lease) {
+        if lease.seq < self.first_seq {
             return;
         }
         self.samples -= 1;
-        self.leased -= 1;
-        if let Some(entry) = self.live(leased) {
+        self.open_leases -= 1;
+        if let Some(entry) = self.live(lease) {
             entry.leases -= 1;
             entry.times_sampled -= 1;
             entry.hidden = false;
@@ -264,7 +264,7 @@ impl Model {
         self.deletes = 0;
         self.deleted_episodes = 0;
         self.unique_samples = 0;
-        self.leased = 0;
+        self.open_leases = 0;
     }
 
     /// The keys that a selector may choose now, and their probabilities.
