@@ -9,7 +9,7 @@ use crate::table::{Draw, Snapshot, TableState};
 /// Maximum number of keys of one [`TableState::items_with_keys`], which bounds the time that the lock is held.
 pub const MAX_KEYS_PER_LOOKUP: usize = 1024;
 
-/// Number of items between the one that is taken and the one whose memory is prefetched.
+/// Distance, in items, from the item that is taken to the one whose memory is prefetched.
 const PREFETCH_DISTANCE: usize = 16;
 
 /// One page is searched for items to release each time this many items were taken. All pages are thus searched once
