@@ -6,7 +6,8 @@
 //!
 //! An item that was sampled as often as allowed is *hidden* while samples of it are on lease: sampler, remover and
 //! ttl ignore it. It is removed once all its leases are acknowledged, and is visible again if one is returned.
-//! `now` is a clock reading in nanoseconds.
+//!
+//! Everywhere in these files, `now` is a clock reading in nanoseconds.
 
 mod apply;
 mod draw;
@@ -46,7 +47,7 @@ pub use snapshot::{
 /// Bytes that `max_bytes` counts for the bookkeeping of each item: its slot, key, and entries in the selectors.
 pub const ITEM_OVERHEAD: u64 = 128;
 
-/// Maximum number of items inserted, updated or deleted per hold of the table's lock.
+/// Maximum number of items inserted, updated or deleted, or of slots searched, per hold of the table's lock.
 const MAX_ITEMS_PER_LOCK_HOLD: usize = 1024;
 
 /// Maximum number of items inserted, drawn, updated or deleted per hold of the lock while a snapshot exists: every
@@ -87,7 +88,7 @@ pub enum Admission {
     /// The rate limiter blocks the item, or the table is full and must not evict an item. A later
     /// change of the table may allow it.
     Wait,
-    /// The table exceeds its bounds: call [`TableState::shrink`], then ask again.
+    /// The table exceeds its bounds: call [`TableState::shrink`], then [`TableState::admit`] again.
     Shrink,
 }
 
@@ -105,8 +106,8 @@ struct Contents {
     /// Identifies this table in the reference counts of chunks.
     holder: HolderId,
     /// Number of slots ever used, including vacant ones.
-    slots: Slot,
-    /// First vacant slot; [`Item::seq`] of a vacant slot is the next one, or `Slot::MAX`.
+    slot_count: Slot,
+    /// First slot of the list of vacant slots. [`Item::seq`] of a vacant slot is the next one, or `Slot::MAX`.
     vacant: Option<Slot>,
     /// Number of items.
     size: u64,
@@ -116,9 +117,10 @@ struct Contents {
     num_episodes: u64,
 }
 
-/// The items in the order of their expiry.
+/// When the items expire: their order, and when each was inserted.
 #[derive(Debug)]
 struct Expiry {
+    /// The oldest item is first.
     order: Selector,
     /// Per slot, the clock reading at the insertion of its item, in nanoseconds.
     inserted_at: CopyablePages<u64>,
@@ -137,7 +139,7 @@ impl Contents {
             }),
             episodes: KeyMap::default(),
             holder: HolderId::fresh(),
-            slots: 0,
+            slot_count: 0,
             vacant: None,
             size: 0,
             bytes: 0,
@@ -147,10 +149,9 @@ impl Contents {
 }
 
 impl Drop for Contents {
-    /// Releases this table's references in the counts of its chunks, which other tables may keep
-    /// alive.
+    /// Releases the table's references to its chunks. A chunk, and its counts, outlive the table if others refer to it.
     fn drop(&mut self) {
-        for slot in 0..self.slots {
+        for slot in 0..self.slot_count {
             if let Some(trajectory) = &self.items[slot as usize].trajectory {
                 for chunk in trajectory.chunks() {
                     chunk.holders().release(self.holder);
@@ -181,7 +182,7 @@ pub struct TableState {
     /// As in [`TableStats`].
     num_unique_samples: u64,
     /// Number of open leases, including those of removed items.
-    leased: u64,
+    open_leases: u64,
     /// Slot at which the next search for a hidden item begins.
     next_searched: Slot,
     /// Position of the table's last change.
@@ -233,7 +234,7 @@ impl TableState {
             next_update_number: 0,
             num_deleted_episodes: 0,
             num_unique_samples: 0,
-            leased: 0,
+            open_leases: 0,
             next_searched: 0,
             last_lsn: Lsn::default(),
             picks: Vec::new(),
@@ -284,28 +285,27 @@ impl TableState {
     /// True if an item that the remover can choose may be evicted. While items are hidden, the last
     /// visible item stays: the hidden ones are removed once their samples are acknowledged.
     fn can_evict_visible(&self) -> bool {
-        self.contents.remover.len() > usize::from(self.hidden() > 0)
+        self.contents.remover.len() > usize::from(self.hidden_items() > 0)
     }
 
     /// True if a hidden item may be evicted. Its readers can still read it, as with any evicted item.
     fn can_evict_hidden(&self) -> bool {
-        self.hidden() > 0 && self.limiter_allows_eviction(0)
+        self.hidden_items() > 0 && self.limiter_allows_eviction(0)
     }
 
     /// True if a full table may evict an item to make room for a new one.
     ///
     /// False if the table is empty or already exceeds its bounds. Also false if items are hidden and the limiter
-    /// would block the new item without the samples of open leases, as in a queue: the hidden items are removed once
+    /// would block the new item if all open leases were returned, as in a queue: the hidden items are removed once
     /// their samples are acknowledged, while evicting would lose an item that was never delivered.
     #[must_use]
     pub fn may_evict(&self) -> bool {
         self.contents.size > 0 && !self.exceeds_bounds(0) && self.limiter_allows_eviction(1)
     }
 
-    /// True if no item is hidden, or the limiter would allow `n` more items without the samples of open
-    /// leases.
+    /// True if no item is hidden, or the limiter would allow `n` more items if all open leases were returned.
     fn limiter_allows_eviction(&self, n: u64) -> bool {
-        self.hidden() == 0 || self.limiter.can_insert_if_undone(n, self.leased)
+        self.hidden_items() == 0 || self.limiter.can_insert_if_undone(n, self.open_leases)
     }
 
     /// True if `n` items can be inserted now: the limiter allows them, and `max_size` leaves space for them
@@ -321,11 +321,11 @@ impl TableState {
     #[must_use]
     pub fn inserts_allowed(&self) -> u64 {
         let allowed = self.limiter.inserts_allowed_if_undone(0);
-        if self.hidden() == 0 {
+        if self.hidden_items() == 0 {
             return allowed;
         }
         let free = self.options.max_size.saturating_sub(self.contents.size);
-        allowed.min(free.max(self.limiter.inserts_allowed_if_undone(self.leased)))
+        allowed.min(free.max(self.limiter.inserts_allowed_if_undone(self.open_leases)))
     }
 
     /// True if the limiter allows `n` samples now, and at least `min_size` items are not hidden.
@@ -346,11 +346,11 @@ impl TableState {
     }
 
     /// Number of items hidden from the selectors.
-    fn hidden(&self) -> u64 {
+    fn hidden_items(&self) -> u64 {
         self.contents.size - self.contents.sampler.len() as u64
     }
 
-    /// True if the item certainly fits without an eviction: all its chunks count as new.
+    /// True if the item fits without an eviction even if the table has none of its chunks yet.
     fn has_room(&self, item: &NewItem) -> bool {
         let bytes = self
             .options
@@ -408,7 +408,7 @@ impl TableState {
         true
     }
 
-    /// Loads the memory that the inserts of these items use.
+    /// Prefetches the parts of the key map that the inserts of these items use.
     pub fn prefetch_inserts<'a>(&self, items: impl Iterator<Item = &'a NewItem>) {
         self.contents.keys.prefetch(items.map(|item| item.key));
     }
@@ -417,13 +417,13 @@ impl TableState {
     /// its bounds, or no more items may be evicted.
     pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {
         let mut picks = std::mem::take(&mut self.picks);
-        let mut slots_left = MAX_ITEMS_PER_LOCK_HOLD;
+        let mut slots_to_search = MAX_ITEMS_PER_LOCK_HOLD;
         for _ in 0..MAX_REMOVALS_PER_CALL {
             if !self.must_shrink() {
                 break;
             }
             if !self.can_evict_visible() {
-                match self.find_hidden(&mut slots_left) {
+                match self.find_hidden(&mut slots_to_search) {
                     Some(slot) => self.remove(slot, Removal::Evicted, deferred),
                     None => break,
                 }
@@ -440,12 +440,12 @@ impl TableState {
         !self.must_shrink()
     }
 
-    /// Searches at most `slots_left` slots for a hidden item, and subtracts the searched slots from `slots_left`.
-    /// Returns the item's slot. `None` if none of these slots has a hidden item; the next call continues the search.
-    fn find_hidden(&mut self, slots_left: &mut usize) -> Option<Slot> {
-        while *slots_left > 0 {
-            *slots_left -= 1;
-            let slot = self.next_searched % self.contents.slots;
+    /// Searches at most `slots_to_search` slots for a hidden item, and reduces that number by those searched. Returns
+    /// the item's slot; `None` if none of these slots has a hidden item. The next call continues the search.
+    fn find_hidden(&mut self, slots_to_search: &mut usize) -> Option<Slot> {
+        while *slots_to_search > 0 {
+            *slots_to_search -= 1;
+            let slot = self.next_searched % self.contents.slot_count;
             self.next_searched = slot + 1;
             if self.contents.items[slot as usize].is_hidden() {
                 return Some(slot);
@@ -559,17 +559,17 @@ impl TableState {
     pub fn stats(&self) -> TableStats {
         TableStats {
             size: self.contents.size,
-            hidden_items: self.hidden(),
+            hidden_items: self.hidden_items(),
             bytes: self.contents.bytes,
             num_episodes: self.contents.num_episodes,
             num_deleted_episodes: self.num_deleted_episodes,
             num_unique_samples: self.num_unique_samples,
-            leased: self.leased,
+            leased: self.open_leases,
             limiter: self.limiter.clone(),
         }
     }
 
-    /// Checks that the table can yield `n` samples without further inserts, now or once it is full.
+    /// Checks that the table, once it is full, can yield `n` samples without further inserts.
     ///
     /// # Errors
     /// [`Error::Unsatisfiable`] if even a full table cannot yield `n` samples;

@@ -40,7 +40,7 @@ pub enum Trajectory {
 const _: () = assert!(size_of::<Option<Trajectory>>() == 24);
 
 /// What windows of the same form share, such as all items of a pattern: everything except chunk and row. Similar items
-/// of a `TrajectoryWriter` share one, too.
+/// of a `TrajectoryWriter` share a shape, too.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WindowShape {
     /// Names and nesting of the columns.

@@ -51,7 +51,7 @@ impl TableState {
             }
             TableOp::SetRng { rng } => self.rng = rng.clone(),
             TableOp::Sample { keys, leased } => {
-                self.leased += keys.len() as u64 * u64::from(leased);
+                self.open_leases += keys.len() as u64 * u64::from(leased);
                 for slot in keys
                     .iter()
                     .filter_map(|key| self.contents.keys.get(*key))
@@ -61,7 +61,7 @@ impl TableState {
                 }
             }
             TableOp::Acknowledge { keys, samples } => {
-                self.leased = self.leased.saturating_sub(samples);
+                self.open_leases = self.open_leases.saturating_sub(samples);
                 for slot in keys
                     .iter()
                     .filter_map(|key| self.contents.keys.get(*key))
@@ -71,7 +71,7 @@ impl TableState {
                 }
             }
             TableOp::ReturnLeases { keys, samples } => {
-                self.leased = self.leased.saturating_sub(samples);
+                self.open_leases = self.open_leases.saturating_sub(samples);
                 self.limiter.samples = self.limiter.samples.saturating_sub(samples);
                 for key in keys {
                     if let Some(slot) = slot_of(self, *key) {
@@ -118,8 +118,8 @@ impl TableState {
             contents.vacant = Slot::try_from(next).ok().filter(|slot| *slot != Slot::MAX);
             slot
         } else {
-            let slot = contents.slots;
-            contents.slots += 1;
+            let slot = contents.slot_count;
+            contents.slot_count += 1;
             contents.items.ensure_index(slot as usize);
             slot
         };
@@ -167,7 +167,7 @@ impl TableState {
         contents.size -= 1;
         contents.keys.remove(item.key);
         if !item.is_hidden() {
-            contents.hide(slot);
+            contents.remove_from_selectors(slot);
         }
         self.limiter.deletes += 1;
         self.num_deleted_episodes += contents.release_chunks(&item);
@@ -197,7 +197,7 @@ impl TableState {
         item.leases += u32::from(leased);
         if item.times_sampled == self.options.max_times_sampled && !item.is_hidden() {
             item.leases |= HIDDEN;
-            self.contents.hide(slot);
+            self.contents.remove_from_selectors(slot);
         }
         &self.contents.items[slot as usize]
     }
@@ -244,7 +244,7 @@ impl TableState {
         self.first_seq = self.next_seq;
         self.num_deleted_episodes = 0;
         self.num_unique_samples = 0;
-        self.leased = 0;
+        self.open_leases = 0;
         self.limiter.inserts = 0;
         self.limiter.samples = 0;
         self.limiter.deletes = 0;
@@ -253,7 +253,7 @@ impl TableState {
 
 impl Contents {
     /// Removes an item from the selectors and the order of expiry, because it is hidden or removed.
-    fn hide(&mut self, slot: Slot) {
+    fn remove_from_selectors(&mut self, slot: Slot) {
         self.sampler.remove(slot);
         self.remover.remove(slot);
         if let Some(expiry) = &mut self.expiry {
@@ -286,7 +286,7 @@ impl Contents {
         let Some(trajectory) = &item.trajectory else {
             return 0;
         };
-        let mut ended = 0;
+        let mut lost_episodes = 0;
         self.bytes -= ITEM_OVERHEAD + trajectory.footprint() as u64;
         for chunk in trajectory.chunks() {
             if chunk.holders().release(self.holder) {
@@ -296,12 +296,12 @@ impl Contents {
                     *chunks -= 1;
                     if *chunks == 0 {
                         self.episodes.remove(*episode);
-                        ended += 1;
+                        lost_episodes += 1;
                     }
                 }
             }
         }
-        self.num_episodes -= ended;
-        ended
+        self.num_episodes -= lost_episodes;
+        lost_episodes
     }
 }

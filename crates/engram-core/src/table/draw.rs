@@ -10,7 +10,7 @@ use crate::trajectory::Trajectory;
 /// Maximum number of draws per call, which bounds the time that the table's lock is held.
 const MAX_DRAWS_PER_CALL: usize = 16_384;
 
-/// A sampled item. Its trajectory stays readable after the item is removed.
+/// An item that was sampled, or read by a scan. Its trajectory stays readable after the item is removed.
 #[derive(Clone, Debug)]
 pub struct Draw {
     /// The cells it refers to.
@@ -19,7 +19,7 @@ pub struct Draw {
     pub handle: Handle,
     /// Its key.
     pub key: u64,
-    /// Probability of the draw.
+    /// Probability of the draw; 1 for a scan.
     pub probability: f64,
     /// Its priority at the draw.
     pub priority: f64,
@@ -49,7 +49,7 @@ pub struct SampledItemInfo {
 }
 
 impl Draw {
-    /// An item as a scan returns it: not drawn at random, and not counted. `None` for a vacant slot.
+    /// An item as a scan returns it: with probability 1, and not counted as a sample. `None` for a vacant slot.
     pub(super) fn of_item(item: &Item, slot: Slot, table_size: u64) -> Option<Self> {
         Some(Self {
             trajectory: item.trajectory.clone()?,
@@ -98,8 +98,7 @@ pub struct Handle {
 
 impl TableState {
     /// Draws up to `n` items, as many as the limiter and the table allow now, and appends them to
-    /// `draws`. Returns the number of items drawn. One call draws a bounded number of items, which is smaller while a
-    /// snapshot exists.
+    /// `draws`. Returns the number of items drawn. There is a maximum per call, which is lower while a snapshot exists.
     ///
     /// Each leased draw must be ended by [`TableState::acknowledge`] or
     /// [`TableState::return_leases`].
@@ -185,7 +184,7 @@ impl TableState {
             keys: &keys,
             leased,
         });
-        self.leased += n as u64 * u64::from(leased);
+        self.open_leases += n as u64 * u64::from(leased);
         draws.reserve(n);
         for pick in &picks {
             let item = self.count_sample(pick.slot, leased);
@@ -233,7 +232,7 @@ impl TableState {
             keys: &keys,
             samples,
         });
-        self.leased -= samples;
+        self.open_leases -= samples;
         for handle in handles {
             if self.is_live(handle) {
                 self.end_lease(handle.slot);
@@ -261,7 +260,7 @@ impl TableState {
             samples,
         });
         self.limiter.samples -= samples;
-        self.leased -= samples;
+        self.open_leases -= samples;
         for handle in handles {
             if self.is_live(handle) {
                 self.undo_sample(handle.slot);

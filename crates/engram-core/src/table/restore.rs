@@ -16,13 +16,13 @@ pub struct Restore {
     /// insertion.
     orders: [Option<Vec<u32>>; 2],
     /// Number of open leases of the items added so far. A lease is one draw.
-    leased: u64,
+    open_leases: u64,
 }
 
 /// Largest plausible counter: saved counters above it are corrupt.
 const MAX_COUNT: u64 = 1 << 62;
 
-/// Maximum number of items of a table: in the lists of slots, `Slot::MAX` marks the end.
+/// Maximum number of items of a table: in the list of vacant slots, `Slot::MAX` marks the end.
 const MAX_ITEMS: Slot = Slot::MAX - 1;
 
 /// Maximum number of keys in one [`TableOp::ReturnLeases`] of [`TableState::end_leases`].
@@ -90,12 +90,12 @@ impl Restore {
         state.next_update_number = counters.next_update_number;
         state.num_deleted_episodes = counters.num_deleted_episodes;
         state.num_unique_samples = counters.num_unique_samples;
-        state.leased = counters.leased;
+        state.open_leases = counters.leased;
         state.last_lsn = counters.last_lsn;
         Ok(Self {
             state,
             orders: [None, None],
-            leased: 0,
+            open_leases: 0,
         })
     }
 
@@ -129,14 +129,14 @@ impl Restore {
                     .into(),
             ));
         }
-        if state.contents.slots == MAX_ITEMS {
+        if state.contents.slot_count == MAX_ITEMS {
             return Err(invalid(format!(
                 "is one too many: a table can have at most {MAX_ITEMS} items; the checkpoint is corrupt"
             )));
         }
-        let open_leases = saved.leases & !HIDDEN;
-        self.leased += u64::from(open_leases);
-        if open_leases > saved.times_sampled || self.leased > state.leased {
+        let item_leases = saved.leases & !HIDDEN;
+        self.open_leases += u64::from(item_leases);
+        if item_leases > saved.times_sampled || self.open_leases > state.open_leases {
             return Err(invalid(
                 "has more open leases than its samples or the table's counters allow; the checkpoint is corrupt".into(),
             ));
@@ -151,8 +151,8 @@ impl Restore {
             leases: saved.leases,
         };
         let contents = &mut state.contents;
-        let slot = contents.slots;
-        contents.slots += 1;
+        let slot = contents.slot_count;
+        contents.slot_count += 1;
         contents.size += 1;
         contents.items.ensure_index(slot as usize);
         contents.keys.insert(item.key, slot);
@@ -164,18 +164,19 @@ impl Restore {
         Ok(())
     }
 
-    /// Sets the order of the items in the sampler or the remover, as their positions in the snapshot.
+    /// Sets the order of the items, as their positions in the snapshot: in the sampler if `of_sampler`, otherwise in
+    /// the remover.
     pub fn set_order(&mut self, of_sampler: bool, positions: Vec<u32>) {
         self.orders[usize::from(!of_sampler)] = Some(positions);
     }
 
     /// Adds a session: its last applied number and the clock reading of its last use. Sessions must
     /// be added in the order of their last use.
-    pub fn add_session(&mut self, number: SessionNumber, used: u64) {
-        self.state.mark_applied(number, used);
+    pub fn add_session(&mut self, number: SessionNumber, last_use: u64) {
+        self.state.mark_applied(number, last_use);
     }
 
-    /// Builds the table. Leases stay open, because the log that is replayed next may end them; see
+    /// Builds the table. Leases stay open, because the journal that is replayed next may end them; see
     /// [`TableState::end_leases`].
     ///
     /// # Errors
@@ -186,7 +187,7 @@ impl Restore {
         let contents = &mut state.contents;
         let visible = |slot: &Slot| !contents.items[*slot as usize].is_hidden();
         let seq = |slot: &Slot| contents.items[*slot as usize].seq;
-        let mut by_age: Vec<Slot> = (0..contents.slots).collect();
+        let mut by_age: Vec<Slot> = (0..contents.slot_count).collect();
         by_age.sort_unstable_by_key(seq);
         if by_age.windows(2).any(|pair| seq(&pair[0]) == seq(&pair[1])) {
             return Err(Error::InvalidArgument(format!(
@@ -204,7 +205,7 @@ impl Restore {
                     let mut distinct = order.clone();
                     distinct.sort_unstable();
                     distinct.dedup();
-                    let is_visible = |slot: &Slot| *slot < contents.slots && visible(slot);
+                    let is_visible = |slot: &Slot| *slot < contents.slot_count && visible(slot);
                     if order.len() != by_age.len()
                         || distinct.len() != order.len()
                         || !distinct.iter().all(is_visible)
@@ -255,9 +256,9 @@ fn misfit(key: u64, table: &str, stored_name: &str, error: Error) -> Error {
 impl TableState {
     /// Rebuilds the table with other options and another clock.
     ///
-    /// `clock` converts readings of the old clock to the new one; items without a reading count as inserted `now`. All
-    /// leases end, and their samples no longer count. Items beyond the new bounds are evicted. Rate limits that were
-    /// set at run time stay, unless the new options have other limits than the old ones.
+    /// `to_new_clock` converts readings of the old clock to the new one; items without a reading count as inserted
+    /// `now`. All leases end, and their samples no longer count. Items beyond the new bounds are evicted. Rate limits
+    /// that were set at run time stay, unless the new options have other limits than the old ones.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an option is not allowed; those of
@@ -265,7 +266,7 @@ impl TableState {
     pub fn with_options(
         mut self,
         options: TableOptions,
-        clock: &dyn Fn(u64) -> u64,
+        to_new_clock: &dyn Fn(u64) -> u64,
         now: u64,
         deferred: &mut DeferredDrops,
     ) -> Result<Self> {
@@ -286,7 +287,7 @@ impl TableState {
                 update_number: item.update_number,
                 times_sampled: item.times_sampled,
                 leases: item.leases,
-                inserted_at: item.inserted_at.map_or(now, clock),
+                inserted_at: item.inserted_at.map_or(now, to_new_clock),
             });
             added.map_err(|error| {
                 let table = &restore.state.options.name;
@@ -301,7 +302,7 @@ impl TableState {
         let mut sessions: Vec<_> = snapshot.sessions().collect();
         sessions.sort_unstable_by_key(|(_, last_use)| *last_use);
         for (number, last_use) in sessions {
-            restore.add_session(number, clock(last_use));
+            restore.add_session(number, to_new_clock(last_use));
         }
         let mut table = restore.finish()?;
         table.end_leases(deferred);
@@ -312,7 +313,7 @@ impl TableState {
     /// Ends the leases of all draws and undoes the counts of their samples; then removes items sampled as often as
     /// allowed and evicts items beyond the bounds. For a table whose readers no longer exist.
     pub fn end_leases(&mut self, deferred: &mut DeferredDrops) {
-        for slot in 0..self.contents.slots {
+        for slot in 0..self.contents.slot_count {
             let item = &self.contents.items[slot as usize];
             if item.trajectory.is_none() {
                 continue;
@@ -333,7 +334,7 @@ impl TableState {
             }
         }
         // The remaining leases are those of removed items.
-        self.record_returned_leases(&[], self.leased);
+        self.record_returned_leases(&[], self.open_leases);
         while !self.shrink(deferred) {}
     }
 
@@ -343,7 +344,7 @@ impl TableState {
             return;
         }
         self.record(&TableOp::ReturnLeases { keys, samples });
-        self.leased = self.leased.saturating_sub(samples);
+        self.open_leases = self.open_leases.saturating_sub(samples);
         self.limiter.samples = self.limiter.samples.saturating_sub(samples);
     }
 }

@@ -9,11 +9,11 @@ use crate::table::{Draw, Snapshot, TableState};
 /// Maximum number of keys of one [`TableState::items_with_keys`], which bounds the time that the lock is held.
 pub const MAX_KEYS_PER_LOOKUP: usize = 1024;
 
-/// How many items ahead the memory of an item is prefetched.
-const PREFETCHED_ITEMS: usize = 16;
+/// Distance, in items, from the item that is taken to the one whose memory is prefetched.
+const PREFETCH_DISTANCE: usize = 16;
 
-/// Number of items that are taken per page that is searched for items to release. All pages are searched once while a
-/// quarter of the items of a full table is taken.
+/// One page is searched for items to release each time this many items were taken. All pages are thus searched once
+/// while a quarter of the items of a full table is taken.
 const ITEMS_PER_SEARCHED_PAGE: usize = ENTRIES_PER_COW_PAGE / 4;
 
 /// The order in which a scan returns items.
@@ -28,20 +28,20 @@ pub enum ScanOrder {
 
 /// The items of a snapshot that were not taken yet, in the order of a scan.
 ///
-/// A snapshot keeps items in memory that the table removes. Once all items of a page were taken, the page is released.
-/// In a table whose slots are not in the order of insertion, that is late for most pages: removed items that were taken
-/// are therefore searched for, in a few pages per call, and released.
+/// A snapshot also keeps in memory the items that the table has removed since. A page is released once all its items
+/// were taken. If the slots of a table are not in the order of insertion, that is late for most pages. Each call
+/// therefore also searches a few pages for taken items that the table may have removed, and releases these.
 #[derive(Debug, Default)]
 pub struct ScanItems {
     pages: FrozenPages<Item>,
     order: ScanOrder,
-    /// The last one is taken next.
+    /// The slots of the items that are not taken yet. The last one is taken next.
     slots: Vec<Slot>,
     /// Per page, number of items that are not taken yet.
     left_in_page: Vec<u8>,
     /// The page that is searched next for items to release.
     next_searched: usize,
-    /// Number of items in the table.
+    /// Number of items in the table when the snapshot began.
     table_size: u64,
 }
 
@@ -72,7 +72,7 @@ impl ScanItems {
         {
             pages.release(page);
         }
-        // The items of most tables are in few runs of ascending numbers, which a stable sort only merges.
+        // In most tables, slots are in a few runs of ascending insertion numbers, which a stable sort only merges.
         match order {
             ScanOrder::OldestFirst => found.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq)),
             ScanOrder::NewestFirst => found.sort_by_key(|(seq, _)| *seq),
@@ -104,7 +104,7 @@ impl ScanItems {
         let first = self.slots.len().saturating_sub(n);
         draws.reserve(self.slots.len() - first);
         for index in (first..self.slots.len()).rev() {
-            if let Some(later) = index.checked_sub(PREFETCHED_ITEMS) {
+            if let Some(later) = index.checked_sub(PREFETCH_DISTANCE) {
                 self.pages.prefetch(self.slots[later] as usize);
             }
             let slot = self.slots[index];
@@ -118,22 +118,22 @@ impl ScanItems {
         }
         let taken = self.slots.len() - first;
         self.slots.truncate(first);
-        if let Some(last) = draws.last().map(Draw::seq) {
-            self.release_taken(last, taken.div_ceil(ITEMS_PER_SEARCHED_PAGE));
+        if let Some(last_seq) = draws.last().map(Draw::seq) {
+            self.release_taken(last_seq, taken.div_ceil(ITEMS_PER_SEARCHED_PAGE));
         }
     }
 
-    /// Releases the items up to number `last` in the next `pages` pages, except those that the table still shares:
-    /// nothing of them was removed.
-    fn release_taken(&mut self, last: u64, pages: usize) {
+    /// Releases the taken items in the next `pages` pages. `last_seq` is the insertion number of the item taken last.
+    /// Skips a page that the table still shares, because the table has removed none of its items.
+    fn release_taken(&mut self, last_seq: u64, pages: usize) {
         let page_count = self.left_in_page.len();
         for _ in 0..pages.min(page_count) {
             let page = self.next_searched;
             self.next_searched = (page + 1) % page_count;
             for item in self.pages.page_mut(page).into_iter().flatten() {
                 let is_taken = match self.order {
-                    ScanOrder::OldestFirst => item.seq <= last,
-                    ScanOrder::NewestFirst => item.seq >= last,
+                    ScanOrder::OldestFirst => item.seq <= last_seq,
+                    ScanOrder::NewestFirst => item.seq >= last_seq,
                 };
                 if is_taken {
                     item.trajectory = None;
@@ -144,8 +144,8 @@ impl ScanItems {
 }
 
 impl TableState {
-    /// The items with these keys, at most [`MAX_KEYS_PER_LOOKUP`], in the order of a scan and each once. Unknown keys are
-    /// ignored.
+    /// The items with these keys, at most [`MAX_KEYS_PER_LOOKUP`], in the order of a scan and each once. Unknown keys
+    /// are ignored.
     #[must_use]
     pub fn items_with_keys(&self, keys: &[u64], order: ScanOrder) -> Vec<Draw> {
         let contents = &self.contents;

@@ -1,5 +1,5 @@
 //! Sessions: which numbered items of each writer were applied, so that a retry does not insert an item
-//! twice.
+//! twice. An item is *applied* once it was inserted, or skipped because its key existed.
 
 use crate::key_map::KeyMap;
 use crate::op::SessionNumber;
@@ -26,7 +26,7 @@ pub(super) struct SessionEntry {
     /// Number of calls that wait to insert its items. If not 0, the session is not idle and not in
     /// the list.
     waiting: u32,
-    /// Neighbours in the list ordered by last use; vacant entries are linked through `next`.
+    /// Neighbours in the list ordered by last use, or [`NONE`]. The `next` of a vacant entry is the next vacant one.
     previous: u32,
     next: u32,
 }
@@ -231,8 +231,8 @@ impl SessionEntry {
 }
 
 impl TableState {
-    /// True if the item with this number was inserted before, or skipped because its key existed. The
-    /// caller acknowledges the item without inserting it again. False if the session was idle for [`SESSION_IDLE`].
+    /// True if the item with this number was applied: the caller acknowledges it without inserting it again. False
+    /// if the session was idle for [`SESSION_IDLE`].
     #[must_use]
     pub fn is_applied(&self, number: SessionNumber, now: u64) -> bool {
         let sessions = self.sessions.as_ref();
@@ -240,7 +240,7 @@ impl TableState {
     }
 
     /// Keeps the session from becoming idle while a call waits to insert its items, until
-    /// [`TableState::end_wait`]. Not recorded in the log: no call survives a restart.
+    /// [`TableState::end_wait`]. Not recorded in the journal: no waiting call survives a restart.
     pub fn begin_wait(&mut self, session: u64, now: u64) {
         let sessions = self.sessions.get_or_insert_default();
         sessions.begin_wait(session, now);

@@ -47,7 +47,7 @@ pub struct Counters {
     pub num_deleted_episodes: u64,
     /// Number of items sampled at least once.
     pub num_unique_samples: u64,
-    /// Number of samples whose leases have not ended.
+    /// Number of open leases, including those of removed items.
     pub leased: u64,
     /// Position of the table's last change.
     pub last_lsn: Lsn,
@@ -58,12 +58,15 @@ pub struct Counters {
 pub struct Snapshot {
     /// Its counters.
     pub counters: Counters,
+    /// By slot; vacant slots included. Empty until copied.
     items: FrozenPages<Item>,
-    /// Slot orders of the sampler and of the remover; `None` for a selector without randomness.
+    /// Slot orders of the sampler and of the remover. `None` for a selector without randomness, and with
+    /// [`SnapshotParts::Items`].
     orders: [Option<SlotOrder>; 2],
-    /// Per slot, the clock reading at the insertion of its item. `None` until copied, and for a table without a ttl.
+    /// Per slot, the clock reading at the insertion of its item. `None` until copied, for a table without a ttl, and
+    /// with [`SnapshotParts::Items`].
     inserted_at: Option<PagesCopy<u64>>,
-    /// `None` until copied, and for a table that never had a session.
+    /// `None` until copied, for a table that never had a session, and with [`SnapshotParts::Items`].
     sessions: Option<PagesCopy<SessionEntry>>,
 }
 
@@ -129,8 +132,8 @@ pub(super) struct SnapshotInProgress {
     parts: SnapshotParts,
     /// True until the items are copied.
     needs_items: bool,
-    /// True if the table had sessions when the snapshot began.
-    had_sessions: bool,
+    /// True if sessions are to be copied: with [`SnapshotParts::All`], if the table had any when the snapshot began.
+    needs_sessions: bool,
 }
 
 /// Result of [`TableState::continue_snapshot`].
@@ -159,7 +162,7 @@ pub struct SnapshotItem<'a> {
     pub times_sampled: u32,
     /// Number of open leases; the highest bit is set while the item is hidden from the selectors.
     pub leases: u32,
-    /// Clock reading at its insertion, nanoseconds; `None` if the table has no ttl.
+    /// Clock reading at its insertion, nanoseconds; `None` if the table has no ttl, or with [`SnapshotParts::Items`].
     pub inserted_at: Option<u64>,
     /// The cells it refers to.
     pub trajectory: &'a Trajectory,
@@ -190,7 +193,7 @@ impl Snapshot {
     }
 
     /// For the sampler and for the remover: the positions of its items in [`Snapshot::items`], in the order that its
-    /// choices depend on. `None` for a selector without randomness.
+    /// choices depend on. `None` for a selector without randomness, and with [`SnapshotParts::Items`].
     #[must_use]
     pub fn orders(&self) -> [Option<Vec<u32>>; 2] {
         if self.orders.iter().all(Option::is_none) {
@@ -257,7 +260,7 @@ impl TableState {
         self.snapshot_in_progress = Some(SnapshotInProgress {
             parts,
             needs_items: true,
-            had_sessions: parts == SnapshotParts::All && self.sessions.is_some(),
+            needs_sessions: parts == SnapshotParts::All && self.sessions.is_some(),
             snapshot: Snapshot {
                 counters: Counters {
                     limiter: self.limiter.clone(),
@@ -267,7 +270,7 @@ impl TableState {
                     next_update_number: self.next_update_number,
                     num_deleted_episodes: self.num_deleted_episodes,
                     num_unique_samples: self.num_unique_samples,
-                    leased: self.leased,
+                    leased: self.open_leases,
                     last_lsn: self.last_lsn,
                 },
                 items: FrozenPages::default(),
@@ -278,7 +281,7 @@ impl TableState {
         });
     }
 
-    /// Begins to copy all parts but the items. Returns what is known of the orders now.
+    /// Begins to copy all parts but the items. Returns the orders with their lengths; their slots are copied later.
     fn begin_other_copies(&mut self, buffers: SnapshotBuffers) -> [Option<SlotOrder>; 2] {
         let contents = &mut self.contents;
         if let Some(slots) = contents.sampler.slots() {
@@ -353,7 +356,7 @@ impl TableState {
             *inserted_at = expiry.inserted_at.continue_copy();
             return false;
         }
-        if in_progress.had_sessions
+        if in_progress.needs_sessions
             && let Some(live) = &mut self.sessions
             && sessions.is_none()
         {

@@ -23,13 +23,13 @@ impl<'a> BatchColumn<'a> {
         Self::Cells(bytes.into())
     }
 
-    /// Bytes that the strings of one step take in a chunk, including their offsets, where each environment has `total`
-    /// steps. 0 for cells of fixed size.
-    pub(super) fn string_bytes(&self, total: usize, step: usize) -> usize {
+    /// Bytes that the strings of one step take in a chunk, including their offsets, where each environment has
+    /// `steps_per_env` steps. 0 for cells of fixed size.
+    pub(super) fn string_bytes(&self, steps_per_env: usize, step: usize) -> usize {
         match self {
             Self::Cells(_) => 0,
             Self::Strings(cells) => {
-                let step = cells.iter().skip(step).step_by(total);
+                let step = cells.iter().skip(step).step_by(steps_per_env);
                 step.map(|cell| cell.len() + 4).sum()
             }
         }

@@ -29,7 +29,7 @@ use lost_flags::LostFlags;
 /// The open chunks are full once the strings appended to them have more than this many bytes, in all chunks together.
 const STRING_BUDGET: usize = 256 << 10;
 
-/// Records one step of every environment at a time. If steps are small, neighbouring environments
+/// Records the steps of many environments that step together. If steps are small, neighbouring environments
 /// form a group that shares a chunk: all rows of one environment, then all rows of the next.
 #[derive(Debug)]
 pub struct BatchedRecorder {
@@ -43,9 +43,9 @@ pub struct BatchedRecorder {
     pending: PendingItems,
     patterns: Vec<BatchedPattern>,
     /// Number of newest steps that items can refer to, including the newest.
-    lookback: u64,
-    /// Number of open chunks that were sealed.
-    sealed: u64,
+    longest_lookback: u64,
+    /// Number of times that the open chunks were sealed.
+    times_sealed: u64,
     /// Number of steps recorded of each environment.
     complete_steps: StepPosition,
     /// Per environment, the first step of its current episode.
@@ -78,7 +78,7 @@ struct BatchedPattern {
     pattern: Pattern,
     /// Per environment, the number of complete steps when the pattern last created an item; 0 before that. Updated
     /// only if a condition of the pattern needs it.
-    applied: Vec<StepPosition>,
+    applied_at: Vec<StepPosition>,
 }
 
 impl BatchedRecorder {
@@ -108,16 +108,16 @@ impl BatchedRecorder {
             pattern.bind(&schema);
             BatchedPattern {
                 pattern,
-                applied: vec![0; envs],
+                applied_at: vec![0; envs],
             }
         });
         let patterns: Vec<_> = patterns.collect();
-        let lookback = patterns.iter().map(|p| p.pattern.lookback).max();
+        let longest_lookback = patterns.iter().map(|p| p.pattern.lookback).max();
         Ok(Self {
-            lookback: lookback.unwrap_or(0),
+            longest_lookback: longest_lookback.unwrap_or(0),
             lost_flags: LostFlags::new(&patterns, &schema),
             patterns,
-            sealed: 0,
+            times_sealed: 0,
             compressor: Compressor::new(options.compression),
             options,
             episode: (0..envs).map(|_| keys.next_key()).collect(),
@@ -157,8 +157,8 @@ impl BatchedRecorder {
         self.pending.len()
     }
 
-    /// Returns the name of a bool column of which no item has a value that is true, because it is true at the last step of
-    /// an episode only, and the patterns use it at earlier steps only. Returns each such column once.
+    /// Returns the name of a bool column that was true at the last step of an episode, where no item has it: all
+    /// patterns use it only at steps before the newest. Returns each such column once.
     pub fn take_lost_flag(&mut self) -> Option<&str> {
         let column = self.lost_flags.take()?;
         Some(&self.schema.layout.names[column])
@@ -230,14 +230,17 @@ impl BatchedRecorder {
                 grouping.capacity_steps
             )));
         }
-        let overlap =
-            (self.options).overlap_steps(&self.schema, grouping.capacity_steps, self.lookback);
+        let overlap = (self.options).overlap_steps(
+            &self.schema,
+            grouping.capacity_steps,
+            self.longest_lookback,
+        );
         let overlap = match &self.open {
             Some(open) => open.steps.min(overlap as usize),
             None => 0,
         };
         let first = self.complete_steps - overlap as StepPosition;
-        let ordinal = self.sealed + u64::from(self.open.is_some());
+        let ordinal = self.times_sealed + u64::from(self.open.is_some());
         let mut next = OpenBatch::new(&self.schema, grouping, ordinal, first)?;
         if let Some(open) = &self.open {
             next.copy_last_steps(open, overlap);
@@ -292,8 +295,8 @@ impl BatchedRecorder {
             side,
             ordinal,
         });
-        self.sealed += 1;
-        let first_available = self.complete_steps.saturating_sub(self.lookback);
+        self.times_sealed += 1;
+        let first_available = self.complete_steps.saturating_sub(self.longest_lookback);
         while (self.history.front())
             .is_some_and(|s| s.first + s.steps as StepPosition <= first_available)
         {
@@ -425,7 +428,7 @@ mod tests {
         let mut recorder = recorder(2).unwrap();
         recorder.options.chunk_length = None;
         recorder.patterns[0].pattern.lookback = 2;
-        recorder.lookback = 2;
+        recorder.longest_lookback = 2;
         // One step fits into the open chunks. A second one does not, because the new chunks also
         // have a copy of the first step.
         let bytes = MAX_BYTES_WITH_STRINGS * 3 / 10;

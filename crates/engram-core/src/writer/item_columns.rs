@@ -6,16 +6,17 @@ use crate::schema::{ActualColumn, Layout, Schema, Signature};
 
 /// The columns of an item that is about to be created.
 #[derive(Debug)]
-pub struct ItemColumns<'a>(pub(super) ItemSource<'a>);
+pub struct ItemColumns<'a>(pub(super) ItemCells<'a>);
 
+/// The cells of an item that is about to be created.
 #[derive(Debug)]
-pub(super) enum ItemSource<'a> {
+pub(super) enum ItemCells<'a> {
     /// All columns of the writer. `len` is `None` for a single step without a time axis.
     Rows {
         schema: &'a Schema,
         len: Option<usize>,
     },
-    /// Cells that were selected column by column and located in the history.
+    /// Cells that were selected column by column and located in the history or in the open chunk.
     Located {
         layout: &'a Layout,
         located: &'a LocatedItem,
@@ -27,10 +28,10 @@ impl ItemColumns<'_> {
     /// The columns, in order.
     pub fn iter(&self) -> impl Iterator<Item = ActualColumn<'_>> + Clone {
         let count = match &self.0 {
-            ItemSource::Rows { schema, .. } => schema.cells.len(),
-            ItemSource::Located { located, .. } => located.columns.len(),
+            ItemCells::Rows { schema, .. } => schema.cells.len(),
+            ItemCells::Located { located, .. } => located.columns.len(),
         };
-        // No column is skipped: the cells of a located item are in the history.
+        // No column is skipped: the cells of a located item are in the history or in the open chunk.
         (0..count).filter_map(|column| self.column(column))
     }
 
@@ -42,15 +43,15 @@ impl ItemColumns<'_> {
         signature.check(table, self.iter())
     }
 
-    /// One column of the item; `None` if its first slice is not in the history.
+    /// One column of the item; `None` if its first slice is in neither the history nor the open chunk.
     fn column(&self, column: usize) -> Option<ActualColumn<'_>> {
         match &self.0 {
-            ItemSource::Rows { schema, len } => Some(ActualColumn {
+            ItemCells::Rows { schema, len } => Some(ActualColumn {
                 name: &schema.layout.names[column],
                 cell: &schema.cells[column],
                 len: *len,
             }),
-            ItemSource::Located {
+            ItemCells::Located {
                 layout,
                 located,
                 view,

@@ -1,4 +1,4 @@
-//! The open chunks that a batch of environments fills one step at a time.
+//! The open chunks of a batched recorder: one per group of environments.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
 use crate::shared_bytes::SharedBytes;
 
-/// Limit on the bytes of strings in all open chunks together, plus the other bytes of one chunk. It keeps each
-/// chunk below the maximum chunk size, even if all strings are in the same chunk. Checked for steps with strings.
+/// Limit on the bytes of strings in all open chunks together, plus the other bytes of one chunk. It keeps each chunk
+/// below the maximum chunk size, even if all strings are in the same chunk. Steps without strings are not checked.
 pub(super) const MAX_BYTES_WITH_STRINGS: usize = if cfg!(test) {
     4 << 20
 } else {
@@ -43,8 +43,8 @@ impl Grouping {
         self.envs.div_ceil(self.envs_per_group)
     }
 
-    /// Number of rows that the open chunks of all groups have room for: `env * capacity_steps + step` is below it. Larger
-    /// numbers stand for side cells.
+    /// Number of rows that the open chunks of all groups have room for. A pending item refers to a row by its number in
+    /// all of them, `env * capacity_steps + step`, and to row `n` of the side cells by the number `rows() + n`.
     pub(super) fn rows(&self) -> usize {
         self.envs * self.capacity_steps
     }
@@ -60,7 +60,7 @@ impl Grouping {
 #[derive(Debug)]
 pub(super) struct OpenBatch {
     pub(super) grouping: Grouping,
-    /// Number of earlier open chunks of the recorder.
+    /// Number of times that the recorder opened chunks before these.
     pub(super) ordinal: u64,
     /// First step of the chunks.
     pub(super) first: StepPosition,
@@ -117,7 +117,8 @@ impl OpenBatch {
     pub(super) fn is_full(&self, string_budget: usize) -> bool {
         self.steps == self.grouping.capacity_steps
             || self.string_bytes > string_budget
-            // The side cells of the first observations come before any step, and must not be separated from it.
+            // Without steps, the side cells are first observations: they must be sealed with the steps that follow
+            // them.
             || self.steps > 0 && self.side.bytes() > MAX_SIDE_BYTES
     }
 
@@ -132,15 +133,15 @@ impl OpenBatch {
     }
 
     /// Adds steps of all environments until the chunks are full, at least one; returns their number. `columns` have
-    /// `total` steps per environment, environment after environment, of which those with the indices `steps` are to be
-    /// added. The caller has checked the columns against the schema.
+    /// `steps_per_env` steps per environment, environment after environment, of which those with the indices `steps`
+    /// are to be added. The caller has checked the columns against the schema.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if strings do not fit; nothing is then added.
     pub(super) fn push_steps(
         &mut self,
         columns: &[BatchColumn<'_>],
-        total: usize,
+        steps_per_env: usize,
         steps: Range<usize>,
     ) -> Result<usize> {
         let has_strings = (columns.iter()).any(|column| matches!(column, BatchColumn::Strings(_)));
@@ -150,13 +151,15 @@ impl OpenBatch {
             ..steps
                 .end
                 .min(steps.start + if has_strings { 1 } else { room });
-        self.reserve_strings(columns, total, steps.start)?;
+        self.count_string_bytes(columns, steps_per_env, steps.start)?;
         for (column, data) in columns.iter().enumerate() {
             match data {
-                BatchColumn::Cells(bytes) if total == 1 => self.scatter_step(column, *bytes),
-                BatchColumn::Cells(bytes) => self.copy_runs(column, *bytes, total, &steps),
+                BatchColumn::Cells(bytes) if steps_per_env == 1 => {
+                    self.scatter_step(column, *bytes);
+                }
+                BatchColumn::Cells(bytes) => self.copy_runs(column, *bytes, steps_per_env, &steps),
                 BatchColumn::Strings(cells) => {
-                    let step = cells.iter().skip(steps.start).step_by(total);
+                    let step = cells.iter().skip(steps.start).step_by(steps_per_env);
                     self.strings[column].extend(step.cloned());
                 }
             }
@@ -165,17 +168,17 @@ impl OpenBatch {
         Ok(steps.len())
     }
 
-    /// Counts the bytes of a step's strings.
+    /// Adds the bytes of a step's strings to `string_bytes`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if they do not fit; nothing is then counted.
-    fn reserve_strings(
+    fn count_string_bytes(
         &mut self,
         columns: &[BatchColumn<'_>],
-        total: usize,
+        steps_per_env: usize,
         step: usize,
     ) -> Result<()> {
-        let bytes = |column: &BatchColumn<'_>| column.string_bytes(total, step);
+        let bytes = |column: &BatchColumn<'_>| column.string_bytes(steps_per_env, step);
         let added_string_bytes: usize = columns.iter().map(bytes).sum();
         // Checked here so that sealing cannot exceed the maximum chunk size.
         let used = self.string_bytes + self.overlap_bytes + self.fixed_bytes();
@@ -190,7 +193,7 @@ impl OpenBatch {
         Ok(())
     }
 
-    /// Copies one step of a fixed-size column, environment after environment.
+    /// Copies one step of a fixed-size column. `cells` has one cell per environment.
     fn scatter_step(&mut self, column: usize, cells: SharedBytes<'_>) {
         let capacity_steps = self.grouping.capacity_steps;
         let size = self.schema.cells[column].bytes();
@@ -203,12 +206,13 @@ impl OpenBatch {
         }
     }
 
-    /// Copies steps of a fixed-size column: a run per environment, each of which has `total` steps.
+    /// Copies steps of a fixed-size column. `cells` has `steps_per_env` steps per environment, environment after
+    /// environment.
     fn copy_runs(
         &mut self,
         column: usize,
         cells: SharedBytes<'_>,
-        total: usize,
+        steps_per_env: usize,
         steps: &Range<usize>,
     ) {
         let size = self.schema.cells[column].bytes();
@@ -219,7 +223,10 @@ impl OpenBatch {
                 break;
             }
             for target in builder.column_mut(column).chunks_exact_mut(stride) {
-                let run = cells.slice((env * total + steps.start) * size, steps.len() * size);
+                let run = cells.slice(
+                    (env * steps_per_env + steps.start) * size,
+                    steps.len() * size,
+                );
                 run.copy_to(&mut target[offset..offset + run.len()]);
                 env += 1;
             }
@@ -249,14 +256,14 @@ impl OpenBatch {
         self.steps = steps;
     }
 
-    /// Counts a step from `first`. It must be in these chunks.
-    pub(super) fn step(&self, position: StepPosition) -> usize {
+    /// Returns the index of a step in these chunks, which must have it.
+    pub(super) fn index_of(&self, position: StepPosition) -> usize {
         // The steps of a chunk fit 32 bits.
         usize::try_from(position - self.first).unwrap_or(usize::MAX)
     }
 
-    /// Copies an environment's newest cell of a fixed-size column to the side cells, replaces it, and returns the row of
-    /// the copy. `episode` is the episode of the copy.
+    /// Copies an environment's newest cell of a fixed-size column to the side cells, then overwrites it with `cell`.
+    /// Returns the row of the copy. `episode` is the id of the copy's episode.
     pub(super) fn replace_newest(
         &mut self,
         column: usize,

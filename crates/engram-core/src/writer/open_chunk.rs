@@ -13,8 +13,8 @@ use crate::codec::Compressor;
 use crate::error::Result;
 use crate::schema::Schema;
 
-/// A chunk with at least one step that is not a copy is full once it has more than this many bytes of strings, even
-/// if it has room for more steps.
+/// A chunk with more than this many bytes of strings is full, even if it has room for more steps, unless all its steps
+/// are copies from the previous chunk.
 const STRING_BUDGET: usize = 16 << 10;
 
 /// State of one column's cell in the open step.
@@ -170,6 +170,7 @@ impl OpenChunk {
             if let Err(error) = self.write_step(columns, step) {
                 self.abort();
                 let appended = step - steps.start;
+                // A call that begins with this step returns the error.
                 return if appended == 0 {
                     Err(error)
                 } else {

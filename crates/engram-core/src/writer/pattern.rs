@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::schema::{ActualColumn, Layout, Schema};
 use crate::trajectory::{Slice, SpanColumn, WindowShape};
 
-/// Maximum number of slices of a pattern's items.
+/// Maximum number of slices of one item of a pattern.
 const MAX_SLICES: u64 = 1 << 20;
 
 /// One column of a pattern's items: every `step`-th of the steps `start..stop`, where -1 is the newest step and
@@ -117,8 +117,8 @@ impl Pattern {
             })
     }
 
-    /// Prepares for steps of this schema: if the layout of the items equals that of the schema, they share one
-    /// [`Layout`]. [`Self::as_rows`] requires that.
+    /// Prepares for steps of this schema. If the layout of the items equals that of the schema, the pattern then refers
+    /// to the same [`Layout`] as the schema, which [`Self::as_rows`] requires.
     pub(super) fn bind(&mut self, schema: &Schema) {
         let shape = &self.shape;
         if shape.layout == schema.layout && !Arc::ptr_eq(&shape.layout, &schema.layout) {
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    fn text(columns: &[PatternColumn], conditions: &[Condition], priority: f64) -> String {
+    fn error_text(columns: &[PatternColumn], conditions: &[Condition], priority: f64) -> String {
         let layout = layout(&["x", "y"]);
         Pattern::new(0, layout, columns.into(), conditions.into(), priority)
             .unwrap_err()
@@ -330,27 +330,27 @@ mod tests {
             (-2, 0, 4_294_967_296),
         ] {
             assert_eq!(
-                text(&[column(start, stop, step, false)], &[], 1.0),
+                error_text(&[column(start, stop, step, false)], &[], 1.0),
                 format!("column `x` of the pattern selects `[{start}:{stop}:{step}]`; {rule}")
             );
         }
         assert_eq!(
-            text(&[column(-1, 0, 1, true), column(-3, 0, 2, true)], &[], 1.0),
+            error_text(&[column(-1, 0, 1, true), column(-3, 0, 2, true)], &[], 1.0),
             "column `y` of the pattern is squeezed but selects 2 steps with `[-3:0:2]`; a squeezed \
              column must select exactly 1"
         );
         let every_second = column(-(1 << 21), 0, 2, false);
         assert_eq!(
-            text(&[every_second, every_second], &[], 1.0),
+            error_text(&[every_second, every_second], &[], 1.0),
             "the pattern's columns have 2097152 slices; at most 1048576 are allowed (a slice with a step above 1 \
              counts once per selected step); select fewer steps"
         );
         assert_eq!(
-            text(&[], &[], 1.0),
+            error_text(&[], &[], 1.0),
             "the pattern's trajectory has no columns; select at least one"
         );
         assert_eq!(
-            text(&[column(-1, 0, 1, false)], &[], f64::NAN),
+            error_text(&[column(-1, 0, 1, false)], &[], f64::NAN),
             "`priority` must be a number; got NaN"
         );
         let condition = Condition {
@@ -361,7 +361,7 @@ mod tests {
             },
             inverse: false,
         };
-        assert!(text(&[column(-1, 0, 1, false)], &[condition], 1.0).contains("`% -1 == 0`"));
+        assert!(error_text(&[column(-1, 0, 1, false)], &[condition], 1.0).contains("`% -1 == 0`"));
     }
 
     #[test]

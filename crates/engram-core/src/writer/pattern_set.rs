@@ -15,7 +15,7 @@ struct PatternState {
     /// `None` until the columns that the pattern needs are known.
     pattern: Option<Pattern>,
     /// End of the available steps when the pattern last created an item; 0 before that.
-    applied: StepPosition,
+    applied_at: StepPosition,
 }
 
 /// Patterns in declaration order. Each creates at most one item per step.
@@ -59,8 +59,8 @@ impl PatternSet {
     /// Creates the items that are due, and returns their number. Call it after every append,
     /// complete or partial. Before [`Recorder::end_episode`], call it again with `end_of_episode`, to evaluate the
     /// conditions of the episode's last step once more. A pattern creates no item while steps or
-    /// values that it needs are missing, and at most one item per step. `check_priority` checks a
-    /// priority that was computed from TD errors for a table.
+    /// values that it needs are missing, and at most one item per step. `check_priority(table, priority)` checks a
+    /// priority that was computed from TD errors.
     ///
     /// # Errors
     /// [`crate::Error::Signature`] if cells of an item's column differ in shape,
@@ -76,8 +76,8 @@ impl PatternSet {
         self.apply_to(recorder, steps, end_of_episode, &check_priority)
     }
 
-    /// Creates the items that [`Self::apply`] would have created after each of the last `count` steps, in the same order.
-    /// Call it after [`Recorder::append_steps`].
+    /// Creates the items that [`Self::apply`] would have created after each of the last `count` steps, in the same
+    /// order. Call it after [`Recorder::append_steps`].
     ///
     /// # Errors
     /// The first error of [`Self::apply`]. The items of the other steps are created nevertheless.
@@ -114,12 +114,12 @@ impl PatternSet {
             let Some(pattern) = &state.pattern else {
                 continue;
             };
-            if state.applied == steps.end {
+            if state.applied_at == steps.end {
                 continue;
             }
             let context = StepContext {
                 step_index: steps.end - 1 - recorder.episode_start(),
-                since_applied: steps.end - state.applied,
+                since_applied: steps.end - state.applied_at,
                 history_length: steps.end - steps.start,
                 end_of_episode,
             };
@@ -132,7 +132,7 @@ impl PatternSet {
             }
             match recorder.create_item_from(pattern, steps.clone(), check_priority) {
                 Ok(true) => {
-                    state.applied = steps.end;
+                    state.applied_at = steps.end;
                     created += 1;
                 }
                 Ok(false) => {}

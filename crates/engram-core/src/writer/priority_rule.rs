@@ -101,10 +101,11 @@ impl TdErrorStats {
         }
     }
 
-    /// Returns the priority. `name` is the column's name in the item, for the text of an error of `check`.
+    /// Returns the priority if `check` accepts it for its table. `name` is the column's name in the item, for error
+    /// texts.
     ///
     /// # Errors
-    /// Those of `check`, which checks the priority for a table.
+    /// Those of `check`.
     pub(super) fn checked_priority(
         self,
         max_weight: f64,

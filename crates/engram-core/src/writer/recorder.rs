@@ -35,7 +35,7 @@ use std::sync::Arc;
 use super::StepPosition;
 use super::column_text::column_or_data;
 use super::history::History;
-use super::item_columns::{ItemColumns, ItemSource};
+use super::item_columns::{ItemCells, ItemColumns};
 use super::key_source::KeySource;
 use super::open_chunk::OpenChunk;
 use super::options::WriterOptions;
@@ -78,7 +78,7 @@ pub struct Recorder {
     expired: StepPosition,
     /// Largest number of steps from the first step of an item to the newest step, both included, of the items
     /// created since the open chunk began.
-    lookback: u64,
+    longest_lookback: u64,
 }
 
 impl Recorder {
@@ -111,7 +111,7 @@ impl Recorder {
             episode_start: 0,
             cleared: 0,
             expired: 0,
-            lookback: 0,
+            longest_lookback: 0,
         })
     }
 
@@ -299,7 +299,7 @@ impl Recorder {
         };
         if let Some(offset) = self.rows_in_open(first, len, squeeze, available.start) {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
-            check(&ItemColumns(ItemSource::Rows {
+            check(&ItemColumns(ItemCells::Rows {
                 schema: &schema,
                 len: (!squeeze).then_some(len as usize),
             }))?;

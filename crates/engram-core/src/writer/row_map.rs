@@ -24,7 +24,8 @@ impl RowMap {
         }
     }
 
-    /// Adds the next step, whose number is `step`. `rows` yields the row of each column, `None` without a value.
+    /// Adds the chunk's next step, which is number `step`. `rows` yields the row of each column, `None` without a
+    /// value.
     pub(super) fn push(&mut self, step: u32, rows: impl Iterator<Item = Option<u32>> + Clone) {
         if self.sparse.is_none() {
             if rows.clone().all(|row| row == Some(step)) {

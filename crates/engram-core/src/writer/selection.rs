@@ -236,7 +236,7 @@ impl HistoryView<'_> {
         Ok(located)
     }
 
-    /// True if every selected cell has a value. Shapes are not checked.
+    /// True if every selected cell is available and has a value. Shapes are not checked.
     pub(super) fn has_all<'s>(
         &self,
         mut columns: impl Iterator<Item = ColumnSelection<'s>>,

@@ -20,7 +20,7 @@ pub(super) struct SideCells {
     columns: Vec<Vec<u8>>,
     /// Per column, the number of its cells.
     rows: Vec<u32>,
-    /// An episode that the cells belong to; `None` while there are no cells.
+    /// Id of the first cell's episode, the only one that the sealed chunk lists; `None` while there are no cells.
     episode: Option<u64>,
 }
 
@@ -87,8 +87,8 @@ pub(super) fn zero_chunk(
     build_chunk(schema, origin, columns)
 }
 
-/// Builds a chunk of fixed-size columns. Each is given as its first bytes, which zeros follow, its number of bytes and
-/// its number of rows.
+/// Builds a chunk of fixed-size columns. Each of `columns` has the first bytes of a column, the number of all its
+/// bytes, of which the others are zeros, and its number of rows.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the chunk would be too large, [`Error::OutOfMemory`].

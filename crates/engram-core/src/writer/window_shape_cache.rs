@@ -69,7 +69,7 @@ impl WindowShapeCache {
     }
 
     /// Returns the shape of the located cells if an earlier item had it. Otherwise stores it for
-    /// later items and returns `None`.
+    /// later items and returns `None`. The offsets of the shape count from row `base`.
     fn find_or_store(
         &mut self,
         layout: &Arc<Layout>,
@@ -152,6 +152,7 @@ fn build_spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'
             .map(|s| s.chunk)
             .filter(|c| *c != OPEN)
     };
+    // `new_indices[i]` is the index, among the item's chunks, of the chunk of segment `low + i`.
     let (low, high) = (sealed_indices().min(), sealed_indices().max());
     let low = low.unwrap_or(0);
     let mut new_indices = vec![None; high.map_or(0, |high| (high - low + 1) as usize)];

@@ -75,9 +75,9 @@ impl Model {
 
     /// The last number of a session; 0 if it is unknown or idle.
     pub(crate) fn last_number(&self, session: u64, now: u64) -> u64 {
-        let used = self.sessions.get(&session);
-        let used = used.filter(|(_, used)| now - used < SESSION_IDLE);
-        used.map_or(0, |(last, _)| *last)
+        let entry = self.sessions.get(&session);
+        let entry = entry.filter(|(_, last_use)| now - last_use < SESSION_IDLE);
+        entry.map_or(0, |(last_number, _)| *last_number)
     }
 
     pub(crate) fn mark_applied(&mut self, number: SessionNumber, now: u64) {
@@ -120,7 +120,7 @@ impl Model {
         chunks as u64 + items.sum::<u64>()
     }
 
-    /// True if a table with this many items and bytes is within its bounds.
+    /// True if the table would be within its bounds with this many items and bytes.
     fn fits(&self, size: u64, bytes: u64) -> bool {
         size <= self.options.max_size && self.options.max_bytes.is_none_or(|max| bytes <= max)
     }

@@ -144,6 +144,7 @@ impl OpSink for RecordingSink {
     }
 }
 
+/// Number of rows of each chunk.
 const ROWS: u32 = 4;
 
 /// Seven chunks: two in each of episodes 0 to 2, and one that belongs to episodes 2 and 3.

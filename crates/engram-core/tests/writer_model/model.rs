@@ -59,13 +59,13 @@ pub(crate) struct PatternModel {
     /// Longest lookback of the patterns.
     pub(crate) longest_lookback: usize,
     /// Per pattern, the number of steps when it last created an item.
-    pub(crate) applied: Vec<usize>,
+    pub(crate) applied_at: Vec<usize>,
 }
 
-/// Generates patterns over `columns` columns. Column `numbers` has single `Int64` numbers.
+/// Generates patterns over `columns` columns. Column `int_column` has single `Int64` numbers.
 pub(crate) fn pattern_specs(
     columns: usize,
-    numbers: usize,
+    int_column: usize,
 ) -> impl Strategy<Value = Vec<PatternSpec>> {
     // Of the newest steps, `tail - 1` are not selected.
     let window = (1_i64..7, 1_i64..4, 1_i64..4, any::<bool>());
@@ -102,7 +102,7 @@ pub(crate) fn pattern_specs(
         Just(ConditionInput::HistoryLength),
         Just(ConditionInput::EndOfEpisode),
         (0..columns).prop_map(ConditionInput::Column),
-        Just(ConditionInput::Column(numbers)),
+        Just(ConditionInput::Column(int_column)),
     ];
     let comparison = prop_oneof![
         (0_i64..3).prop_map(Comparison::Eq),
@@ -156,7 +156,8 @@ impl PatternSpec {
     fn create_item(&self, model: &PatternModel) -> Option<Result<CreatedItem, ItemError>> {
         let end = model.steps.len() as i64;
         let (mut item, mut mixed_shapes) = (Vec::new(), false);
-        let mut scalar = Vec::new();
+        // Per column, whether each cell has a single element.
+        let mut single_element = Vec::new();
         for column in &self.columns {
             let mut cells: Vec<&(Shape, Cell)> = Vec::new();
             let mut position = end + column.start;
@@ -170,7 +171,7 @@ impl PatternSpec {
                 position += column.step;
             }
             let single = |cell: &&(Shape, Cell)| cell.0.iter().product::<usize>() == 1;
-            scalar.push(cells.iter().all(single));
+            single_element.push(cells.iter().all(single));
             let cells: Vec<Cell> = cells.into_iter().map(|cell| cell.1.clone()).collect();
             item.push((column.squeeze, cells));
         }
@@ -179,7 +180,7 @@ impl PatternSpec {
         }
         let priority = match self.priority {
             PriorityRule::Constant(priority) => Some(priority),
-            PriorityRule::TdError { column, .. } if !scalar[column] => None,
+            PriorityRule::TdError { column, .. } if !single_element[column] => None,
             PriorityRule::TdError { column, max_weight } => {
                 let cells = item[column].1.iter();
                 let values = cells.map(|cell| magnitude(self.dtypes[column], cell));
@@ -232,14 +233,15 @@ impl PatternModel {
         end: bool,
     ) -> Option<Result<CreatedItem, ItemError>> {
         let steps = self.steps.len();
-        self.applied.resize(self.applied.len().max(number + 1), 0);
-        if steps == self.episode_start || self.applied[number] == steps {
+        self.applied_at
+            .resize(self.applied_at.len().max(number + 1), 0);
+        if steps == self.episode_start || self.applied_at[number] == steps {
             return None;
         }
         for condition in &pattern_spec.conditions {
             let input = match condition.input {
                 ConditionInput::StepIndex => (steps - 1 - self.episode_start) as i64,
-                ConditionInput::StepsSinceApplied => (steps - self.applied[number]) as i64,
+                ConditionInput::StepsSinceApplied => (steps - self.applied_at[number]) as i64,
                 ConditionInput::HistoryLength => {
                     (steps - self.first_available).min(self.longest_lookback) as i64
                 }
@@ -263,7 +265,7 @@ impl PatternModel {
         }
         let outcome = pattern_spec.create_item(self)?;
         if outcome.is_ok() {
-            self.applied[number] = steps;
+            self.applied_at[number] = steps;
         }
         Some(outcome)
     }

@@ -49,6 +49,21 @@ fn a_store_writes_nothing_after_another_process_has_opened_its_directory() {
 }
 
 #[test]
+fn a_checkpoint_without_the_lock_ends_the_journal() {
+    let files = PowerLossDirectory::from_files(&[]);
+    let mut first = new_store(&files);
+    std::thread::sleep(Duration::from_millis(60));
+    let second = open_store(&files.in_other_process(), 1).unwrap();
+    assert!(!first.storage.sink(1).has_ended());
+    let error = first.write_checkpoint().unwrap_err().to_string();
+    assert!(error.ends_with(NOT_LOCKED), "{error}");
+    // Otherwise, dm-reverb's clients wait for durable removals until the server stops.
+    assert!(first.storage.sink(1).has_ended());
+    drop(first);
+    second.storage.close().unwrap();
+}
+
+#[test]
 fn a_checkpoint_succeeds_after_a_sync_of_the_directory_failed() {
     let mut failures = 0;
     for syncs in 0..3 {

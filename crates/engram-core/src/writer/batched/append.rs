@@ -18,11 +18,11 @@ pub struct AppendedSteps {
 impl BatchedRecorder {
     /// Appends one step of every environment, creates the items that are due by the patterns, and
     /// returns their number. `episode_ends` is true for environments whose episode ends with this step.
-    /// `check_priority` checks a priority that was computed from TD errors for a table.
+    /// `check_priority(table, priority)` checks a priority that was computed from TD errors.
     ///
     /// # Errors
-    /// Those of [`Self::append_steps`]; the step is then not written. The step is written, and all other items are
-    /// created, after an error of [`AppendedSteps::items`].
+    /// Those of [`Self::append_steps`], after which the step is not written; and those of [`AppendedSteps::items`],
+    /// after which the step is written and all other items are created.
     pub fn append_batch(
         &mut self,
         columns: &[BatchColumn<'_>],
@@ -33,36 +33,44 @@ impl BatchedRecorder {
         appended.items
     }
 
-    /// Appends steps of every environment until the open chunks are full, at least one, and creates the items that are due
-    /// by the patterns, in the same order as [`Self::append_batch`] for each step. `columns` and `episode_ends` have
-    /// `total` steps per environment, environment after environment, of which those with the indices `steps` are appended.
+    /// Appends steps of every environment until the open chunks are full, at least one, and creates the items that are
+    /// due by the patterns, in the same order as [`Self::append_batch`] for each step. `columns` and `episode_ends`
+    /// have `steps_per_env` steps per environment, environment after environment, of which those with the indices
+    /// `steps` are appended.
     ///
     /// # Errors
     /// Nothing is written after [`Error::Signature`](crate::Error::Signature) for columns that do not match the schema,
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a step that is too large, `episode_ends` of the wrong
-    /// length or a `chunk_length` that is too large for this many environments, or
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a step that is too large, `episode_ends` of the
+    /// wrong length or a `chunk_length` that is too large for this many environments, or
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     ///
-    /// [`AppendedSteps::items`] is [`Error::Signature`](crate::Error::Signature) for an item whose cells differ in shape,
-    /// [`Error::Priority`](crate::Error::Priority) for TD errors of an unsupported type, or an error of `check_priority`.
+    /// [`AppendedSteps::items`] is [`Error::Signature`](crate::Error::Signature) for an item whose cells differ in
+    /// shape, [`Error::Priority`](crate::Error::Priority) for TD errors of an unsupported type, or an error of
+    /// `check_priority`.
     pub fn append_steps(
         &mut self,
         columns: &[BatchColumn<'_>],
         episode_ends: Option<&[bool]>,
-        (total, steps): (usize, Range<usize>),
+        (steps_per_env, steps): (usize, Range<usize>),
         check_priority: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<AppendedSteps> {
-        check(columns, episode_ends, &self.schema, (self.envs, total))?;
-        let written = self.push_cells(columns, total, steps.clone())?;
+        check(
+            columns,
+            episode_ends,
+            &self.schema,
+            (self.envs, steps_per_env),
+        )?;
+        let written = self.push_cells(columns, steps_per_env, steps.clone())?;
         let mut items = Ok(0);
         for step in steps.start..steps.start + written {
-            self.begin_step();
-            let ends = |env: usize| episode_ends.is_some_and(|ends| ends[env * total + step]);
+            self.advance_step();
+            let ends =
+                |env: usize| episode_ends.is_some_and(|ends| ends[env * steps_per_env + step]);
             let created = self.create_due_items(ends, check_priority);
             items = items.and_then(|items| Ok(items + created?));
             for env in (0..self.envs).filter(|env| ends(*env)) {
                 if let Some(open) = &self.open {
-                    let newest = open.step(self.complete_steps - 1);
+                    let newest = open.index_of(self.complete_steps - 1);
                     let steps = self.complete_steps - self.episode_start[env];
                     self.lost_flags.check_last_step(open, (env, newest), steps);
                 }
@@ -75,7 +83,8 @@ impl BatchedRecorder {
         })
     }
 
-    /// Seals the open chunks if they are full, as the next step would do.
+    /// Ensures that the open chunks have room for a step: opens the first ones, and seals full ones, as the next step
+    /// would do.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a `chunk_length` that is too large for this many
@@ -90,27 +99,27 @@ impl BatchedRecorder {
     /// Writes one step of every environment, whose columns were checked. On failure nothing is written.
     pub(super) fn push_step(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
         self.push_cells(columns, 1, 0..1)?;
-        self.begin_step();
+        self.advance_step();
         Ok(())
     }
 
-    /// Writes the cells of steps, whose columns were checked, until the open chunks are full, at least one; returns their
-    /// number. [`Self::begin_step`] must then be called for each. On failure nothing is written.
+    /// Writes the cells of steps, whose columns were checked, until the open chunks are full, at least one; returns
+    /// their number. [`Self::advance_step`] must then be called for each. On failure nothing is written.
     fn push_cells(
         &mut self,
         columns: &[BatchColumn<'_>],
-        total: usize,
+        steps_per_env: usize,
         steps: Range<usize>,
     ) -> Result<usize> {
         self.make_room()?;
         let Some(open) = &mut self.open else {
             unreachable!("`make_room` sets `open`")
         };
-        open.push_steps(columns, total, steps)
+        open.push_steps(columns, steps_per_env, steps)
     }
 
     /// Makes the next step whose cells were written the newest step.
-    fn begin_step(&mut self) {
+    fn advance_step(&mut self) {
         let Some(open) = &mut self.open else {
             unreachable!("`push_cells` sets `open`")
         };
@@ -124,7 +133,7 @@ impl BatchedRecorder {
         self.complete_steps += 1;
     }
 
-    /// The environment's next step begins a new episode.
+    /// Begins a new episode with the environment's next step.
     pub(super) fn start_episode(&mut self, env: usize) {
         self.episode_start[env] = self.complete_steps;
         self.episode[env] = self.keys.next_key();

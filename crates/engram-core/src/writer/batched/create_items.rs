@@ -15,9 +15,9 @@ use crate::error::Result;
 use crate::schema::Schema;
 
 impl BatchedRecorder {
-    /// Applies every pattern to step `complete_steps - 1` of every environment; returns the number of items
-    /// created. `ends_episode` is true for environments whose episode ends with this step. If an item cannot be created,
-    /// creates the others nevertheless, and then returns the first error.
+    /// Applies every pattern to the newest step of every environment; returns the number of items created.
+    /// `ends_episode` is true for environments whose episode ends with this step. If an item cannot be created, creates
+    /// the others nevertheless, and then returns the first error.
     pub(super) fn create_due_items(
         &mut self,
         ends_episode: impl Fn(usize) -> bool,
@@ -26,11 +26,15 @@ impl BatchedRecorder {
         let Some(open) = &self.open else {
             return Ok(0);
         };
-        let newest = open.step(self.complete_steps - 1);
+        let newest = open.index_of(self.complete_steps - 1);
         let mut outcome = Ok(());
         let old_len = self.pending.len();
-        let longest = self.lookback;
-        for BatchedPattern { pattern, applied } in &mut self.patterns {
+        let longest_lookback = self.longest_lookback;
+        for BatchedPattern {
+            pattern,
+            applied_at,
+        } in &mut self.patterns
+        {
             let Some(first) = self.complete_steps.checked_sub(pattern.lookback) else {
                 continue;
             };
@@ -47,11 +51,11 @@ impl BatchedRecorder {
             };
             // Used only if `split_window` is `None`.
             let open_window = OpenWindow::new(pattern, open, &self.schema, first);
-            let uses_applied = pattern
+            let uses_applied_at = pattern
                 .conditions
                 .iter()
                 .any(|c| c.input == ConditionInput::StepsSinceApplied);
-            for (env, applied) in applied.iter_mut().enumerate() {
+            for (env, applied_at) in applied_at.iter_mut().enumerate() {
                 if first < self.episode_start[env] {
                     continue;
                 }
@@ -61,9 +65,9 @@ impl BatchedRecorder {
                     let is_due = |end_of_episode| {
                         let context = StepContext {
                             step_index: self.complete_steps - 1 - self.episode_start[env],
-                            since_applied: self.complete_steps - *applied,
+                            since_applied: self.complete_steps - *applied_at,
                             history_length: (self.complete_steps - self.episode_start[env])
-                                .min(longest),
+                                .min(longest_lookback),
                             end_of_episode,
                         };
                         all_met(
@@ -108,8 +112,8 @@ impl BatchedRecorder {
                         continue;
                     }
                 };
-                if uses_applied {
-                    *applied = self.complete_steps;
+                if uses_applied_at {
+                    *applied_at = self.complete_steps;
                 }
                 let key = self.keys.next_key();
                 self.pending.push(pattern.table, key, priority, trajectory);
@@ -126,8 +130,8 @@ pub(super) struct OpenWindow<'a> {
     as_rows: Option<bool>,
     /// Number of steps that an open chunk has room for.
     capacity_steps: usize,
-    /// First step of the window, counted from the first step of the open chunks.
-    step: StepPosition,
+    /// Index in the open chunks of the window's first step.
+    first_index: StepPosition,
 }
 
 impl<'a> OpenWindow<'a> {
@@ -141,14 +145,14 @@ impl<'a> OpenWindow<'a> {
             pattern,
             as_rows: pattern.as_rows(schema),
             capacity_steps: open.grouping.capacity_steps,
-            step: first.saturating_sub(open.first),
+            first_index: first.saturating_sub(open.first),
         }
     }
 
     /// Returns the trajectory of one environment's item.
     pub(super) fn trajectory(&self, env: usize) -> PendingTrajectory {
         // `begin_chunks` checked that the rows of all environments fit 32 bits.
-        let row = (env * self.capacity_steps) as StepPosition + self.step;
+        let row = (env * self.capacity_steps) as StepPosition + self.first_index;
         let offset = u32::try_from(row).unwrap_or(u32::MAX);
         match self.as_rows {
             Some(squeeze) => PendingTrajectory::Rows {
@@ -165,7 +169,7 @@ impl<'a> OpenWindow<'a> {
     }
 }
 
-/// True if an environment's step meets all conditions. `step` is counted from the first step of the open chunks.
+/// True if an environment's step meets all conditions. `step` is its index in the open chunks.
 fn all_met(
     conditions: &[Condition],
     context: StepContext,

@@ -1,18 +1,18 @@
-//! Finds flags of the end of an episode that no item can have.
+//! Finds columns such as `terminated` that are true at the last step of an episode, but in no item.
 
 use super::super::open_batch::OpenBatch;
 use super::BatchedPattern;
 use crate::dtype::DType;
 use crate::schema::Schema;
 
-/// Bool columns that items have at earlier steps than the newest only. If such a column, for example `terminated`, is true
-/// at the last step of an episode and not at the step before, `episode_ends` is probably one step early: items with the
-/// value would need one more step, with the last observation.
+/// Bool columns that all patterns use only at steps before the newest. If such a column, for example `terminated`, is
+/// true at the last step of an episode and not at the step before, the caller has probably set `episode_ends` one step
+/// too early: an item with this value needs one more step, which has the last observation.
 #[derive(Debug, Default)]
 pub(super) struct LostFlags {
     /// The columns that were not reported yet.
     columns: Vec<usize>,
-    /// A column whose values were lost; `take` reports it.
+    /// A column that was true at the last step of an episode, where no item has it; `take` reports it.
     lost: Option<usize>,
 }
 
@@ -33,8 +33,8 @@ impl LostFlags {
         }
     }
 
-    /// Checks a step of an environment, which is the last of an episode of `steps` steps. It is counted from the first
-    /// step of the open chunks.
+    /// Checks the last step of an environment's episode of `steps` steps. `last` is the step's index in the open
+    /// chunks.
     pub(super) fn check_last_step(
         &mut self,
         open: &OpenBatch,
@@ -49,7 +49,7 @@ impl LostFlags {
         self.lost = self.lost.or(self.columns.iter().find(is_lost).copied());
     }
 
-    /// Returns a column whose values were lost, once.
+    /// Returns the column to report, if there is one. Each column is reported once.
     pub(super) fn take(&mut self) -> Option<usize> {
         let lost = self.lost.take()?;
         self.columns.retain(|column| *column != lost);

@@ -21,7 +21,8 @@ pub(super) struct SplitWindow<'a> {
     pattern: &'a Pattern,
     /// Sealed segments, in the order in which an item lists their chunks. Its open chunk, if any, follows them.
     segments: SmallVec<[&'a BatchSegment; 2]>,
-    /// Slice offsets are steps since the first step of the slice's chunk.
+    /// The chunk number of a slice is an index of `segments`, or their number for the open chunk. Offsets are steps
+    /// since the first step of the slice's chunk.
     slices: SmallVec<[Slice; 8]>,
     columns: Box<[SpanColumn]>,
     /// Number of steps that the open chunks have room for; `None` if the window does not extend into them.
@@ -90,9 +91,9 @@ impl<'a> SplitWindow<'a> {
             }
         }
         // The open chunk's index is known only now: it follows all sealed chunks.
-        let last = to_u32(window.segments.len() as u64);
+        let open_index = to_u32(window.segments.len() as u64);
         for slice in window.slices.iter_mut().filter(|s| s.chunk == OPEN) {
-            slice.chunk = last;
+            slice.chunk = open_index;
         }
         window.columns = columns.into();
         Ok(Some(window))
@@ -137,22 +138,22 @@ impl<'a> SplitWindow<'a> {
             let first = self.slices.iter().map(|s| s.offset).min().unwrap_or(0);
             return PendingTrajectory::Sealed(Trajectory::Window {
                 chunk: chunk(segment),
-                offset: first + segment.row(env),
+                offset: first + segment.first_row(env),
                 shape: Arc::clone(&self.pattern.shape),
             });
         }
         let slices = self.slices.iter().map(|slice| {
-            let row = match (
+            let first_row = match (
                 self.segments.get(slice.chunk as usize),
                 self.open_capacity_steps,
             ) {
-                (Some(segment), _) => segment.row(env),
+                (Some(segment), _) => segment.first_row(env),
                 // Until they are sealed, the open chunks of all groups count as one, in the order of environments:
                 // `PendingItems::resolve` maps these rows to the sealed chunks.
                 (None, capacity_steps) => to_u32((env * capacity_steps.unwrap_or(0)) as u64),
             };
             Slice {
-                offset: slice.offset + row,
+                offset: slice.offset + first_row,
                 ..*slice
             }
         });
@@ -176,7 +177,7 @@ pub(super) const OPEN: u32 = u32::MAX;
 
 impl BatchSegment {
     /// Returns the first row of an environment in its group's chunk.
-    pub(super) fn row(&self, env: usize) -> u32 {
+    pub(super) fn first_row(&self, env: usize) -> u32 {
         to_u32((env % self.envs_per_group * self.steps) as u64)
     }
 }

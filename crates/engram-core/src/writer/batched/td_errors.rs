@@ -36,12 +36,13 @@ pub(super) fn td_error_stats(
             let len = to_usize(until - position);
             if let Some(segment) = location.segment {
                 let chunk = &segment.chunks[env / segment.envs_per_group];
-                let row = segment.row(env) as usize + step;
+                let row = segment.first_row(env) as usize + step;
                 stats.add_rows(name, chunk, source, row, len)?;
             } else {
                 let spec = &open.schema().cells[source];
                 for step in step..step + len {
                     let cell = match spec.dtype {
+                        // `add` rejects the dtype before it reads the cell.
                         DType::String | DType::Text => &[],
                         _ => open.cell(source, env, step),
                     };

@@ -10,13 +10,13 @@
 //!   side cells      o0                 p0                        first observations
 //! ```
 //!
-//! * The **row** of a transition has its action, its reward and the observation that follows. One call of `step` writes one
-//!   row for each environment, so the rows of all environments stay aligned, as in the [`BatchedRecorder`] that writes
-//!   them.
+//! * The **row** of a transition has its action, its reward and the observation that follows. One call of `step` writes
+//!   one row for each environment, so the rows of all environments stay aligned, as in the [`BatchedRecorder`] that
+//!   writes them.
 //! * A **first observation** belongs to no transition. With [`AutoresetMode::NextStep`] the row of the step that resets
 //!   the environment has it. Otherwise it is a side cell, as is one given to `reset`.
-//! * The newest row has the return of a full n-step window. Those of the shorter windows at the end of an episode are side
-//!   cells.
+//! * Each row has the return of the full n-step window that ends with it. The returns of the shorter windows at the end
+//!   of an episode are side cells.
 
 mod create_items;
 mod env_window;
@@ -53,7 +53,7 @@ pub enum AutoresetMode {
     Disabled,
 }
 
-/// What one step of all environments returned. Each list has an entry per environment.
+/// What one step of all environments returned. `rewards`, `terminated` and `truncated` have an entry per environment.
 #[derive(Clone, Copy, Debug)]
 pub struct VectorStep<'a> {
     /// The columns of the observations, then those of the transition, such as the action.
@@ -64,22 +64,24 @@ pub struct VectorStep<'a> {
     pub terminated: &'a [bool],
     /// True if the episode ended in another way.
     pub truncated: &'a [bool],
-    /// With [`AutoresetMode::SameStep`], if episodes ended: per column of the observations, the last observations of these
-    /// episodes, in the order of environments.
+    /// With [`AutoresetMode::SameStep`], if episodes ended: per column of the observations, the last observations of
+    /// these episodes, in the order of environments.
     pub last_observations: &'a [SharedBytes<'a>],
 }
 
 /// Records transitions, and creates items by rules. See the module's documentation.
 #[derive(Debug)]
 pub struct VectorRecorder {
+    /// Records the rows.
     rows: BatchedRecorder,
     mode: AutoresetMode,
     /// Number of columns of the observations. They are the first columns of the rows.
-    observations: usize,
-    /// Number of columns that the caller gives.
-    given: usize,
-    /// The columns of the rows after the given ones, without those of returns.
-    flags: Vec<ItemSource>,
+    num_observations: usize,
+    /// Number of columns that the caller gives: the observations, and those of a transition.
+    num_given: usize,
+    /// The columns of the rows after the given ones, without returns and their discounts: the reward and flags, such as
+    /// `terminated`.
+    extra_columns: Vec<ItemSource>,
     rules: Vec<BoundRule>,
     episodes: Episodes,
     /// Zeros that pad items; `None` if no rule needs them.
@@ -91,20 +93,21 @@ pub struct VectorRecorder {
 /// The current episodes, one entry per environment.
 #[derive(Debug)]
 struct Episodes {
-    /// False before the first observation of the first episode, and after the end of an episode until the next one begins.
+    /// False before the first observation of the first episode, and after the end of an episode until the next one
+    /// begins.
     running: Vec<bool>,
     /// Number of transitions.
     transitions: Vec<u64>,
     /// The first observation, unless it is in the row before the first transition.
-    first: Vec<Option<SideRow>>,
+    first_observation: Vec<Option<SideRow>>,
     /// True if the newest row ended the episode in a terminal state.
     terminated: Vec<bool>,
 }
 
 impl VectorRecorder {
-    /// Returns a recorder of `envs` environments. The first `observations` columns of `schema` are those of the
-    /// observations, the others are given for each transition. The keys of items, chunks and episodes are derived from `base`, which
-    /// should be random.
+    /// Returns a recorder of `envs` environments. The first `num_observations` columns of `schema` are those of the
+    /// observations, the others are given for each transition. The keys of items, chunks and episodes are derived from
+    /// `base`, which should be random.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for strings, and those of [`BatchedRecorder::new`] and of invalid rules.
@@ -114,29 +117,32 @@ impl VectorRecorder {
         envs: usize,
         mode: AutoresetMode,
         schema: &Schema,
-        observations: usize,
+        num_observations: usize,
         rules: &[ItemRule],
     ) -> Result<Self> {
-        let given = schema.cells.len();
+        let num_given = schema.cells.len();
         let RowColumns {
             schema,
-            flags,
-            returns,
+            extra_columns,
+            return_columns,
         } = RowColumns::new(schema, rules)?;
-        let bind = |(rule, returns): (&ItemRule, [usize; 2])| {
+        let bind = |(rule, return_columns): (&ItemRule, [usize; 2])| {
             let column = |source| match source {
                 ItemSource::Observation(column) => column,
-                ItemSource::Step(column) => observations + column,
-                ItemSource::Return => returns[0],
-                ItemSource::Discount => returns[1],
-                flag => given + flags.iter().position(|other| *other == flag).unwrap_or(0),
+                ItemSource::Step(column) => num_observations + column,
+                ItemSource::Return => return_columns[0],
+                ItemSource::Discount => return_columns[1],
+                extra => {
+                    let number = extra_columns.iter().position(|other| *other == extra);
+                    num_given + number.unwrap_or(0)
+                }
             };
-            BoundRule::new(rule, envs, &schema, column, returns)
+            BoundRule::new(rule, envs, &schema, column, return_columns)
         };
-        let rules = rules.iter().zip(returns).map(bind);
+        let rules = rules.iter().zip(return_columns).map(bind);
         let rules = rules.collect::<Result<Vec<_>>>()?;
         let mut rows = BatchedRecorder::new(options, base, envs, Arc::clone(&schema), Vec::new())?;
-        rows.lookback = rules
+        rows.longest_lookback = rules
             .iter()
             .map(|rule| rule.full.lookback)
             .max()
@@ -153,18 +159,18 @@ impl VectorRecorder {
             None => None,
         };
         Ok(Self {
-            buffers: vec![Vec::new(); schema.cells.len() - given],
+            buffers: vec![Vec::new(); schema.cells.len() - num_given],
             rows,
             mode,
-            observations,
-            given,
-            flags,
+            num_observations,
+            num_given,
+            extra_columns,
             rules,
             zeros,
             episodes: Episodes {
                 running: vec![false; envs],
                 transitions: vec![0; envs],
-                first: vec![None; envs],
+                first_observation: vec![None; envs],
                 terminated: vec![false; envs],
             },
         })
@@ -173,11 +179,11 @@ impl VectorRecorder {
     /// Dtypes and shapes of the columns that the caller gives.
     #[must_use]
     pub fn given_cells(&self) -> &[CellSpec] {
-        &self.rows.schema.cells[..self.given]
+        &self.rows.schema.cells[..self.num_given]
     }
 
-    /// Returns the columns of the longest and of the shortest items of each rule, with the caller's number of its table, to
-    /// be checked against the table's signature.
+    /// Returns the columns of the items of each rule, with the caller's number of its table, to be checked against the
+    /// table's signature: those of items of full length and, with [`AtEnd::Cut`], also those of the shortest items.
     pub fn item_columns(
         &self,
     ) -> impl Iterator<Item = (u32, impl Iterator<Item = ActualColumn<'_>> + Clone + '_)> + '_ {
@@ -213,15 +219,15 @@ impl VectorRecorder {
         self.rows.flush()
     }
 
-    /// Begins a new episode in each environment for which `started` is true. If its current episode has not ended, it ends
-    /// as if it had been truncated by the newest step. `observations` are the columns of the first observations of all
-    /// environments.
+    /// Begins a new episode in each environment for which `started` is true. If its current episode has not ended, it
+    /// ends as if it had been truncated by the newest step. `observations` are the columns of the first observations of
+    /// all environments.
     ///
     /// # Errors
-    /// [`Error::Signature`] for columns that do not match the schema; those of [`BatchedRecorder::flush`]. Nothing changes
-    /// then.
+    /// [`Error::Signature`] for columns that do not match the schema; those of [`BatchedRecorder::flush`]. Nothing
+    /// changes then.
     pub fn reset(&mut self, observations: &[SharedBytes<'_>], started: &[bool]) -> Result<()> {
-        self.check_bytes(observations, &vec![true; self.rows.envs])?;
+        self.check_observations(observations, &vec![true; self.rows.envs])?;
         self.check_length("mask", started.len())?;
         if self.rows.open.is_none() {
             self.rows.begin_chunks()?; // it changes nothing if it fails
@@ -230,8 +236,8 @@ impl VectorRecorder {
         for env in (0..self.rows.envs).filter(|env| started[*env]) {
             if self.episodes.running[env] {
                 self.episodes.terminated[env] = false;
-                let has_rows =
-                    self.episodes.transitions[env] > 0 || self.episodes.first[env].is_none();
+                let has_rows = self.episodes.transitions[env] > 0
+                    || self.episodes.first_observation[env].is_none();
                 self.end_episode(env);
                 if has_rows {
                     self.rows.start_episode(env);
@@ -269,7 +275,7 @@ impl VectorRecorder {
         let ended: Vec<usize> = (0..self.rows.envs)
             .filter(|env| step.terminated[*env] || step.truncated[*env])
             .collect();
-        let next_episodes = self.replace_last_observations(step, &ended);
+        let next_episodes = self.write_last_observations(step, &ended);
         for env in 0..self.rows.envs {
             if self.episodes.running[env] {
                 self.episodes.transitions[env] += 1;
@@ -317,7 +323,7 @@ impl VectorRecorder {
         if !sizes.eq(expected) {
             return Err(Error::Signature(format!(
                 "the step must have the columns {:?} of {}, as the first one had",
-                &names[..self.given],
+                &names[..self.num_given],
                 count(envs, "environment")
             )));
         }
@@ -325,7 +331,7 @@ impl VectorRecorder {
             let ended = step.terminated.iter().zip(step.truncated);
             let ended: Vec<_> = ended.map(|(a, b)| *a || *b).collect();
             if ended.contains(&true) {
-                self.check_bytes(step.last_observations, &ended)?;
+                self.check_observations(step.last_observations, &ended)?;
             }
         }
         let flags = step.terminated.iter().zip(step.truncated);
@@ -361,17 +367,17 @@ impl VectorRecorder {
         )))
     }
 
-    /// Checks the columns of observations of the environments for which `given` is true.
-    fn check_bytes(&self, observations: &[SharedBytes<'_>], given: &[bool]) -> Result<()> {
+    /// Checks columns that have the observations of the environments for which `given` is true.
+    fn check_observations(&self, observations: &[SharedBytes<'_>], given: &[bool]) -> Result<()> {
         let envs = given.iter().filter(|given| **given).count();
-        let cells = &self.rows.schema.cells[..self.observations];
+        let cells = &self.rows.schema.cells[..self.num_observations];
         let sizes = observations.iter().map(|bytes| bytes.len());
         if sizes.eq(cells.iter().map(|cell| cell.bytes() * envs)) {
             return Ok(());
         }
         Err(Error::Signature(format!(
             "the observations must have the columns {:?} of {}",
-            &self.rows.schema.layout.names[..self.observations],
+            &self.rows.schema.layout.names[..self.num_observations],
             count(envs, "environment")
         )))
     }
@@ -381,8 +387,8 @@ impl VectorRecorder {
         for buffer in &mut self.buffers {
             buffer.clear();
         }
-        let (flags, returns) = self.buffers.split_at_mut(self.flags.len());
-        for (source, buffer) in self.flags.iter().zip(flags) {
+        let (extra, returns) = self.buffers.split_at_mut(self.extra_columns.len());
+        for (source, buffer) in self.extra_columns.iter().zip(extra) {
             match source {
                 ItemSource::Reward => {
                     encode_all(buffer, step.rewards.iter().map(|reward| encode(*reward)));
@@ -391,6 +397,7 @@ impl VectorRecorder {
                     buffer.extend(step.terminated.iter().map(|b| u8::from(*b)));
                 }
                 ItemSource::Truncated => buffer.extend(step.truncated.iter().map(|b| u8::from(*b))),
+                // `Valid`: rows are never padding.
                 _ => buffer.resize(self.rows.envs, 1),
             }
         }
@@ -404,13 +411,9 @@ impl VectorRecorder {
     }
 
     /// With [`AutoresetMode::SameStep`], moves the first observations of the next episodes from the newest rows of the
-    /// environments in `ended` to the side cells, and writes the last observations into these rows. Returns where the first
-    /// observations are.
-    fn replace_last_observations(
-        &mut self,
-        step: &VectorStep<'_>,
-        ended: &[usize],
-    ) -> Vec<SideRow> {
+    /// environments in `ended` to the side cells, and writes the last observations into these rows. Returns where the
+    /// first observations are.
+    fn write_last_observations(&mut self, step: &VectorStep<'_>, ended: &[usize]) -> Vec<SideRow> {
         let (AutoresetMode::SameStep, Some(open)) = (self.mode, &mut self.rows.open) else {
             return Vec::new();
         };
@@ -432,9 +435,9 @@ impl VectorRecorder {
 
 impl Episodes {
     /// Begins an episode of an environment.
-    fn begin(&mut self, env: usize, first: Option<SideRow>) {
+    fn begin(&mut self, env: usize, first_observation: Option<SideRow>) {
         self.running[env] = true;
         self.transitions[env] = 0;
-        self.first[env] = first;
+        self.first_observation[env] = first_observation;
     }
 }

@@ -8,7 +8,8 @@ use super::Recorder;
 use crate::error::Result;
 
 impl Recorder {
-    /// Seals the open chunk if it is full, as the next step would do.
+    /// Ensures that the open chunk has room for a step: opens the first one, and seals a full one, as the next step
+    /// would do.
     ///
     /// # Errors
     /// Those of [`Self::finish_step`].
@@ -17,8 +18,8 @@ impl Recorder {
     }
 
     /// Appends complete steps until the open chunk is full, at least one; returns their number. `columns` are the cells
-    /// of each column, step after step; a column that is `None` has no value in these steps. Appends the steps with
-    /// these indices. No step may be open.
+    /// of each column, step after step; a column that is `None` has no value in these steps. The appended steps are the
+    /// first ones of those with the indices `steps`. No step may be open.
     ///
     /// The caller must have checked the number and the sizes of the cells against [`Self::schema`].
     ///

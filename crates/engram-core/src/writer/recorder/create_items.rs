@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::StepPosition;
-use super::super::item_columns::{ItemColumns, ItemSource};
+use super::super::item_columns::{ItemCells, ItemColumns};
 use super::super::pattern::Pattern;
 use super::super::pending_items::PendingTrajectory;
 use super::super::priority_rule::{PriorityRule, TdErrorStats};
@@ -40,9 +40,9 @@ impl Recorder {
         Ok(steps.end - len)
     }
 
-    /// Returns the row of step `first` if an item of all columns of these steps is a range of rows of the open
-    /// chunk. `None` if a step is before `first_available`, not complete or not in the open chunk, if a complete step of
-    /// the chunk lacks a value, or if `len` is 0 or a squeezed item would have several steps.
+    /// Returns the row of step `first` if an item of all columns of these steps is a range of rows of the open chunk.
+    /// `None` if a step is before `first_available`, not complete or not in the open chunk, if a complete step of the
+    /// chunk lacks a value, or if `len` is 0 or a squeezed item would have several steps.
     pub(super) fn rows_in_open(
         &self,
         first: StepPosition,
@@ -87,7 +87,7 @@ impl Recorder {
             first_available: steps.start,
             end: steps.end,
         };
-        check(&ItemColumns(ItemSource::Located {
+        check(&ItemColumns(ItemCells::Located {
             layout,
             located,
             view,
@@ -99,8 +99,8 @@ impl Recorder {
     }
 
     /// Queues the item that a pattern creates from the newest of the available `steps`. Returns false if steps or
-    /// values that the pattern needs are missing. `check_priority` checks a priority that was computed from TD errors
-    /// for the pattern's table.
+    /// values that the pattern needs are missing. `check_priority(table, priority)` checks a priority that was computed
+    /// from TD errors.
     pub(in super::super) fn create_item_from(
         &mut self,
         pattern: &Pattern,
@@ -150,8 +150,8 @@ impl Recorder {
         Ok(true)
     }
 
-    /// Returns the priority of the item that a pattern creates from the newest of the available `steps`. It must have all
-    /// steps that the pattern needs.
+    /// Returns the priority of the item that a pattern creates from the newest of the available `steps`, which must
+    /// include all steps that the pattern needs.
     fn priority(
         &self,
         pattern: &Pattern,
@@ -179,7 +179,7 @@ impl Recorder {
     /// Records how many steps an item reaches back from step `end - 1`, the newest when it is created. The next chunk
     /// may begin with copies of all of them but one.
     pub(super) fn record_lookback(&mut self, oldest: StepPosition, end: StepPosition) {
-        self.lookback = self.lookback.max(end - oldest);
+        self.longest_lookback = self.longest_lookback.max(end - oldest);
     }
 
     /// Converts a selection error to one with a text. `item` is the layout of the item; `None` if a cell is read
@@ -236,7 +236,7 @@ mod tests {
         recorder.create_item(0, key, 1.0, &selection, |_| Ok(()))
     }
 
-    fn text(recorder: &mut Recorder, columns: &[ColumnSelection<'_>]) -> String {
+    fn error_text(recorder: &mut Recorder, columns: &[ColumnSelection<'_>]) -> String {
         create(recorder, columns).unwrap_err().to_string()
     }
 
@@ -281,29 +281,29 @@ mod tests {
             )
         );
         assert_eq!(
-            text(&mut recorder, &[selection(0, 1, 2, false)]),
+            error_text(&mut recorder, &[selection(0, 1, 2, false)]),
             "the trajectory refers to column `a` at step 1 of this writer (counted from 0 over all \
              episodes), which has expired: the writer retains only the newest 2 steps (`history`); \
              steps 2 to 3 are available; create items earlier or raise `history`"
         );
         assert_eq!(
-            text(&mut recorder, &[selection(0, 3, 2, false)]),
+            error_text(&mut recorder, &[selection(0, 3, 2, false)]),
             "the trajectory refers to column `a` at step 4 of this writer (counted from 0 over all \
              episodes), which was not appended yet; steps 2 to 3 are available; append it first"
         );
         assert_eq!(
-            text(&mut recorder, &[]),
+            error_text(&mut recorder, &[]),
             "the trajectory has no columns; select at least one"
         );
         assert_eq!(
-            text(
+            error_text(
                 &mut recorder,
                 &[selection(0, 3, 1, false), selection(1, 3, 0, false)]
             ),
             "column `after` of the trajectory selects no steps; select at least one"
         );
         assert_eq!(
-            text(&mut recorder, &[selection(0, 2, 2, true)]),
+            error_text(&mut recorder, &[selection(0, 2, 2, true)]),
             "column `before` of the trajectory is squeezed but selects 2 steps; a squeezed \
              column must select exactly 1"
         );
@@ -315,20 +315,20 @@ mod tests {
         recorder.cell_mut(0).unwrap().fill(1);
         recorder.finish_step(false).unwrap();
         assert_eq!(
-            text(&mut recorder, &[selection(1, 4, 1, false)]),
+            error_text(&mut recorder, &[selection(1, 4, 1, false)]),
             "the trajectory refers to column `b` at step 4 of this writer (counted from 0 over all \
              episodes), where it has no value; select only steps with a value"
         );
         recorder.reshape(0, Shape::from_slice(&[7])).unwrap();
         append(&mut recorder, 1);
         assert_eq!(
-            text(&mut recorder, &[selection(0, 4, 2, false)]),
+            error_text(&mut recorder, &[selection(0, 4, 2, false)]),
             "column `before` of the trajectory has cells of different shapes, [3] and, at step 5 of \
              this writer, [7]; within one item, a column's cells must have the same shape"
         );
         recorder.end_episode(true).unwrap();
         assert_eq!(
-            text(&mut recorder, &[selection(0, 5, 1, false)]),
+            error_text(&mut recorder, &[selection(0, 5, 1, false)]),
             "the trajectory refers to column `a` at step 5 of this writer (counted from 0 over all \
              episodes), which was cleared at the end of its episode; no steps are available; create \
              items before the episode ends, or end it without clearing the history"

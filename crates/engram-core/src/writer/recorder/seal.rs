@@ -28,13 +28,15 @@ impl Recorder {
     fn begin_chunk(&mut self) -> Result<()> {
         let schema = Arc::clone(&self.schema);
         let length = self.options.chunk_steps(&schema);
-        let overlap = self.options.overlap_steps(&schema, length, self.lookback);
+        let overlap = self
+            .options
+            .overlap_steps(&schema, length, self.longest_lookback);
         self.seal_open_chunk(schema, overlap, |old| old)?;
         if self.open.is_none() {
             let schema = Arc::clone(&self.schema);
             self.open = Some(OpenChunk::new(schema, length, self.complete_steps)?);
         }
-        self.lookback = 0;
+        self.longest_lookback = 0;
         Ok(())
     }
 

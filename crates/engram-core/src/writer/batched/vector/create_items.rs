@@ -32,16 +32,16 @@ impl VectorRecorder {
                 if !rule.is_due(episodes.transitions[env]) {
                     continue;
                 }
-                let first = episodes.first_within(env, rule.length);
-                let trajectory = match (first, &open_window, &split_window) {
+                let first_observation = episodes.first_observation_within(env, rule.length);
+                let trajectory = match (first_observation, &open_window, &split_window) {
                     (None, Some(window), _) => window.trajectory(env),
                     (None, _, Some(window)) => window.trajectory(env),
                     _ => {
                         let window = EnvWindow {
                             env,
                             transitions: rule.length,
-                            first,
-                            returns: None,
+                            first_observation,
+                            return_cells: None,
                             padding: None,
                         };
                         window.trajectory(retained, rule)
@@ -54,8 +54,8 @@ impl VectorRecorder {
         }
     }
 
-    /// Creates the items of the last transitions of an environment's episode, which end with the newest row, and ends the
-    /// episode.
+    /// Ends an environment's episode with the newest row: creates the items that are shorter, or padded, because the
+    /// episode ends.
     pub(super) fn end_episode(&mut self, env: usize) {
         let count = self.episodes.transitions[env];
         for rule in &self.rules {
@@ -65,8 +65,10 @@ impl VectorRecorder {
                         let window = EnvWindow {
                             env,
                             transitions,
-                            first: self.episodes.first_within(env, transitions),
-                            returns: push_returns(
+                            first_observation: self
+                                .episodes
+                                .first_observation_within(env, transitions),
+                            return_cells: push_return_cells(
                                 &mut self.rows,
                                 rule,
                                 env,
@@ -89,8 +91,8 @@ impl VectorRecorder {
                     let window = EnvWindow {
                         env,
                         transitions,
-                        first: self.episodes.first_within(env, transitions),
-                        returns: None,
+                        first_observation: self.episodes.first_observation_within(env, transitions),
+                        return_cells: None,
                         padding,
                     };
                     push_item(&mut self.rows, rule, window);
@@ -115,9 +117,9 @@ fn push_item(rows: &mut BatchedRecorder, rule: &BoundRule, window: EnvWindow<'_>
         .push(rule.table(), key, rule.priority, trajectory);
 }
 
-/// Adds the return of an environment's last `transitions`, fewer than a full window has, and its discount to the side
-/// cells.
-fn push_returns(
+/// Adds to the side cells the return of an environment's last `transitions`, fewer than a full window has, and its
+/// discount.
+fn push_return_cells(
     rows: &mut BatchedRecorder,
     rule: &BoundRule,
     env: usize,
@@ -139,7 +141,7 @@ fn push_returns(
 
 impl Episodes {
     /// Returns where the first observation is, if it is a side cell and the last `transitions` begin with it.
-    fn first_within(&self, env: usize, transitions: u64) -> Option<SideRow> {
-        self.first[env].filter(|_| self.transitions[env] == transitions)
+    fn first_observation_within(&self, env: usize, transitions: u64) -> Option<SideRow> {
+        self.first_observation[env].filter(|_| self.transitions[env] == transitions)
     }
 }

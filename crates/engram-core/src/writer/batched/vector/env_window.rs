@@ -1,5 +1,5 @@
-//! Items of one environment that refer to more than a window of consecutive rows: to a first observation or returns among
-//! the side cells, or to padding.
+//! Items of one environment that refer to more than a window of consecutive rows: to a first observation or returns
+//! among the side cells, or to padding.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,12 +36,12 @@ pub(super) struct RetainedRows<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EnvWindow<'a> {
     pub(super) env: usize,
-    /// Number of transitions, the last of which is in the newest row.
+    /// Number of transitions. The last one is in the newest row.
     pub(super) transitions: u64,
-    /// The first observation, unless it is in the row before the first transition.
-    pub(super) first: Option<SideRow>,
-    /// The return and the discount, unless they are in the newest row.
-    pub(super) returns: Option<SideRow>,
+    /// Where the first observation is, unless it is in the row before the first transition.
+    pub(super) first_observation: Option<SideRow>,
+    /// Where the return and the discount are, unless they are in the newest row.
+    pub(super) return_cells: Option<SideRow>,
     /// Number of transitions to add as padding, and the chunk of zeros.
     pub(super) padding: Option<(u64, &'a Arc<Chunk>)>,
 }
@@ -73,8 +73,8 @@ impl<'a> EnvWindow<'a> {
     /// Adds the cells of a column. `end` is the position after the newest row.
     fn push(self, spans: &mut SpansBuilder<'a>, column: &RuleColumn, end: StepPosition) {
         let number = to_u32(column.row_column as u64);
-        if let (true, Some(returns)) = (column.is_return, self.returns) {
-            spans.push_side(number, returns);
+        if let (true, Some(side_row)) = (column.is_return, self.return_cells) {
+            spans.push_side(number, side_row);
             return;
         }
         let first_transition = end - self.transitions;
@@ -104,8 +104,8 @@ impl<'a> EnvWindow<'a> {
         column: u32,
         first_transition: StepPosition,
     ) {
-        match self.first {
-            Some(first) => spans.push_side(column, first),
+        match self.first_observation {
+            Some(side_row) => spans.push_side(column, side_row),
             None => spans.push_rows(column, first_transition - 1, first_transition),
         }
     }
@@ -115,7 +115,7 @@ impl<'a> EnvWindow<'a> {
 struct SpansBuilder<'a> {
     env: usize,
     rows: RetainedRows<'a>,
-    /// The sealed chunks.
+    /// The sealed chunks that the slices refer to.
     chunks: SmallVec<[&'a Arc<Chunk>; 3]>,
     /// The slices of all columns so far. The chunk number of those in the open chunks is `OPEN`.
     slices: Vec<Slice>,
@@ -139,7 +139,12 @@ impl<'a> SpansBuilder<'a> {
                     let chunk = &segment.chunks[self.env / segment.envs_per_group];
                     let segment_end = segment.first + segment.steps as StepPosition;
                     let chunk = self.chunk_number(chunk);
-                    (chunk, segment.row(self.env), segment.first, segment_end)
+                    (
+                        chunk,
+                        segment.first_row(self.env),
+                        segment.first,
+                        segment_end,
+                    )
                 }
             };
             let until = until.min(end);

@@ -1,7 +1,7 @@
 //! Discounted sums of the last rewards of each environment.
 
-/// For each `k` below `n`, the discounted sums of the last `k` rewards of each environment. A sum is of rewards of more
-/// than one episode, and must not be used, unless the current episode has `k` transitions.
+/// For each `k` below `n`, the discounted sums of the last `k` rewards of each environment. They may be used only if
+/// the current episode has at least `k` transitions: otherwise they have rewards of earlier episodes.
 #[derive(Debug)]
 pub(super) struct Returns {
     /// `discount ** k` for `k` from 0 to `n`.
@@ -19,7 +19,8 @@ impl Returns {
         }
     }
 
-    /// Writes the encoded returns and discounts of full windows that end with the next transition.
+    /// Writes the encoded returns and discounts of full windows that end with the next transition, whose `rewards` and
+    /// `terminated` are given.
     pub(super) fn encode_full(
         &self,
         rewards: &[f64],

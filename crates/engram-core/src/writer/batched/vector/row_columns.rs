@@ -7,18 +7,18 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Layout, Schema, Shape};
 
-/// The columns that the caller gives, those of the flags and the reward that rules use, and a return and a discount for
-/// each rule of transitions, in this order.
+/// The columns of the rows, in this order: those that the caller gives; the reward and the flags, as far as rules use
+/// them; a return and a discount for each rule of transitions.
 pub(super) struct RowColumns {
     pub(super) schema: Arc<Schema>,
-    /// The sources of the columns of flags and the reward.
-    pub(super) flags: Vec<ItemSource>,
-    /// Per rule, the columns of its return and its discount; of use for transitions only.
-    pub(super) returns: Vec<[usize; 2]>,
+    /// The columns of the reward and the flags.
+    pub(super) extra_columns: Vec<ItemSource>,
+    /// Per rule, the numbers of the columns of its return and its discount; zeros for a rule of sequences.
+    pub(super) return_columns: Vec<[usize; 2]>,
 }
 
 impl RowColumns {
-    /// Returns the columns for the given ones.
+    /// Returns the columns of the rows. `given` has those that the caller gives.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for strings.
@@ -43,7 +43,7 @@ impl RowColumns {
             let mut columns = rules.iter().flat_map(|rule| &rule.columns);
             columns.any(|column| column.source == source)
         };
-        let mut flags = Vec::new();
+        let mut extra_columns = Vec::new();
         for (source, name, dtype) in [
             (ItemSource::Reward, "reward", DType::Float32),
             (ItemSource::Terminated, "terminated", DType::Bool),
@@ -52,10 +52,10 @@ impl RowColumns {
         ] {
             if is_used(source) {
                 add(name, dtype);
-                flags.push(source);
+                extra_columns.push(source);
             }
         }
-        let returns = (rules.iter().enumerate())
+        let return_columns = (rules.iter().enumerate())
             .map(|(number, rule)| match rule.kind {
                 ItemKind::Transitions { .. } => ["return", "discount"]
                     .map(|name| add(&format!("{name} of rule {number}"), DType::Float32)),
@@ -72,8 +72,8 @@ impl RowColumns {
                 layout: Arc::new(layout),
                 cells: cells.into(),
             }),
-            flags,
-            returns,
+            extra_columns,
+            return_columns,
         })
     }
 }

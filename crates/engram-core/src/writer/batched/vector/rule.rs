@@ -54,9 +54,9 @@ pub enum ItemSource {
     Truncated,
     /// True; false in padding.
     Valid,
-    /// The discounted sum of the rewards of a [`ItemKind::Transitions`], as float32.
+    /// The discounted sum of the rewards of an item of [`ItemKind::Transitions`], as float32.
     Return,
-    /// The discount of the value of the last observation of a [`ItemKind::Transitions`], as float32.
+    /// The discount of the value of the last observation of an item of [`ItemKind::Transitions`], as float32.
     Discount,
 }
 
@@ -95,7 +95,7 @@ pub struct ItemRule {
     pub kind: ItemKind,
 }
 
-/// A column of an item as a column of the recorder's rows.
+/// A column of an item, in terms of the recorder's rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RuleColumn {
     /// Number of the column of the rows.
@@ -120,13 +120,13 @@ pub(super) struct BoundRule {
     pub(super) period: u64,
     /// `None` for transitions, whose last items are shorter.
     pub(super) at_end: Option<AtEnd>,
-    /// The sums of rewards of transitions, with the columns of the rows for the return and the discount.
+    /// For transitions: the sums of rewards, and the columns of the rows for the return and the discount.
     pub(super) returns: Option<(Returns, [usize; 2])>,
 }
 
 impl BoundRule {
-    /// Binds a rule. `row_column` returns the column of the rows for a source, and `returns` the columns of the rows for
-    /// the return and the discount of this rule.
+    /// Binds a rule. `row_column` returns the column of the rows for a source, and `return_columns` the columns of the
+    /// rows for the return and the discount of this rule.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a kind whose numbers are out of range, and the errors of [`Pattern::new`].
@@ -135,13 +135,13 @@ impl BoundRule {
         envs: usize,
         schema: &Schema,
         row_column: impl Fn(ItemSource) -> usize,
-        returns: [usize; 2],
+        return_columns: [usize; 2],
     ) -> Result<Self> {
         let (length, period, at_end, sums) = match rule.kind {
             ItemKind::Transitions { n_step, discount } => {
                 check_length("n_step", n_step)?;
                 let sums = Returns::new(n_step, discount, envs);
-                (n_step, 1, None, Some((sums, returns)))
+                (n_step, 1, None, Some((sums, return_columns)))
             }
             ItemKind::Sequences {
                 length,
@@ -194,9 +194,9 @@ impl BoundRule {
             && (self.period == 1 || (count - self.length).is_multiple_of(self.period))
     }
 
-    /// Number of the transitions, out of all `count` of an episode, that are in the sequence that its end cuts short: the
-    /// first one that begins in the episode and does not fit, unless every transition from its start on is in a sequence
-    /// of full length. 0 if there is none.
+    /// Number of transitions in the sequence that the end of an episode of `count` transitions cuts short: the first
+    /// sequence that begins in the episode and does not fit. 0 if there is none, or if a sequence of full length ends
+    /// with the episode, because that one has the same transitions.
     pub(super) fn cut_transitions(&self, count: u64) -> u64 {
         let Some(beyond) = count.checked_sub(self.length) else {
             return count;
