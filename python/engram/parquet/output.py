@@ -1,4 +1,4 @@
-"""Parquet files that batches of items are written to."""
+"""Writes batches of items to Parquet files."""
 
 import os
 from contextlib import suppress
@@ -35,7 +35,7 @@ class Output:
         self._path = path
         self._items_per_file = items_per_file
         self._row_group_size = row_group_size
-        self._items: ItemSchema | None = None
+        self._items: ItemSchema | None = None  # of the current file
         self._schema = pa.schema(info_fields())
         self._file: _File | None = None
         self._num_files = 0
@@ -122,7 +122,7 @@ class _File:
             schema,
             filesystem=LocalFileSystem(),
             compression="zstd",
-            # Those of lists take time, and readers do not use them.
+            # Statistics of lists take time, and readers do not use them.
             write_statistics=[field.name for field in schema if not pa.types.is_nested(field.type)],
         )
 
@@ -154,7 +154,7 @@ class _File:
             os.fsync(file.fileno())
 
     def abandon(self) -> None:
-        """Closes the file, which lacks rows."""
+        """Closes the file although rows are missing."""
         with suppress(pa.ArrowException, OSError, ValueError):
             self._writer.close()
 
