@@ -125,7 +125,7 @@ class Scan:
 @final
 class Snapshot:
     def __len__(self) -> int: ...
-    def describe(self) -> str: ...
+    def describe(self) -> str: ...  # for tests
 
 @final
 class Server:

@@ -70,21 +70,21 @@ class ReplayBuffer:
     ) -> None:
         self._num_envs = _checks.integer("`num_envs`", num_envs, high=_checks.MAX_I32)
         capacity = _checks.integer("`capacity`", capacity, high=_MAX_CAPACITY)
-        self._length = -(-capacity // self._num_envs)
+        self._ring_length = -(-capacity // self._num_envs)  # in steps, rounded up
         kinds = "one of engram.buffers: Steps(), Transitions(...), Sequences(...)"
         _checks.instance_of("`items`", items, Items, kinds)
         _checks.instance_of(
             "`sampler`", sampler, Uniform | Prioritized, "selectors.Uniform() or selectors.Prioritized(...)"
         )
         item_steps = items._max_steps  # noqa: SLF001, this package's own
-        if item_steps > self._length:
+        if item_steps > self._ring_length:
             environments = counted(self._num_envs, "environment")
             raise InvalidArgumentError(
                 f"`capacity` must be at least {item_steps * self._num_envs} for {environments} and items of up to "
                 f"{counted(item_steps, 'step')}; got {capacity}"
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
-        self._first_add = threading.Lock()  # held while the first step creates the native buffer
+        self._first_add_lock = threading.Lock()  # held while the first step creates the native buffer
         self._native: _engram.ReplayBuffer | None = None
         if signature is not None:
             self._use(self._create(signature))
@@ -219,7 +219,7 @@ class ReplayBuffer:
     @property
     def capacity(self) -> int:
         """Maximum number of steps."""
-        return self._length * self._num_envs
+        return self._ring_length * self._num_envs
 
     @property
     def num_envs(self) -> int:
@@ -243,11 +243,11 @@ class ReplayBuffer:
         structure = _engram.flatten(signature)[2]
         exponent = self._sampler.exponent if isinstance(self._sampler, Prioritized) else None
         items = self._items._compile(structure)  # noqa: SLF001, this package's own
-        return _engram.ReplayBuffer(signature, items, self._num_envs, self._length, exponent, self._seed)
+        return _engram.ReplayBuffer(signature, items, self._num_envs, self._ring_length, exponent, self._seed)
 
     def _add(self, method: str, steps: Any, num_leading_axes: int, **environments: Any) -> None:  # noqa: ANN401
         """Calls a method of the native buffer, which is created at the first step."""
-        with self._first_add:
+        with self._first_add_lock:
             native = self._native
             if native is None:
                 native = self._create(derive_signature(steps, num_leading_axes))

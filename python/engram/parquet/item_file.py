@@ -75,11 +75,11 @@ class ItemFile:
         with self._open() as file:
             schema: pa.Schema = file.schema_arrow
             self.num_rows: int = file.metadata.num_rows
-        items = ItemSchema.from_arrow(schema, self._name)
-        described = {} if items is None else {column.name: column for column in items.columns}
+        item_schema = ItemSchema.from_arrow(schema, self._name)
+        described = {} if item_schema is None else {column.name: column for column in item_schema.columns}
         leaves = self._leaves(schema)
         self._reads_priorities = priorities and PRIORITY in leaves
-        selected = self._selected(leaves, columns, items)
+        selected = self._selected(leaves, columns, item_schema)
 
         def reader(name: str) -> ColumnReader:
             where, column = f"{self._name}: column `{name}`", described.get(name)
@@ -87,9 +87,9 @@ class ItemFile:
                 return ColumnReader.described(where, leaves[name].type, column)
             return ColumnReader.plain(where, leaves[name].type, time_axis=time_axis)
 
-        if items is not None and columns is None:
-            self.structure: str | None = items.structure
-            names = [column.name for column in items.columns]
+        if item_schema is not None and columns is None:
+            self.structure: str | None = item_schema.structure
+            names = [column.name for column in item_schema.columns]
         elif selected:
             numbers, _, self.structure = _engram.flatten(self._nest(selected))
             names_in_file = list(selected.values())
@@ -152,13 +152,13 @@ class ItemFile:
         return leaves
 
     def _selected(
-        self, leaves: Collection[str], columns: Mapping[str, str] | None, items: ItemSchema | None
+        self, leaves: Collection[str], columns: Mapping[str, str] | None, item_schema: ItemSchema | None
     ) -> dict[str, str]:
         """Returns the names in the file of the columns to read, by names in the items."""
         if columns is not None:
             selected = dict(columns)
-        elif items is not None:
-            selected = {column.name: column.name for column in items.columns}
+        elif item_schema is not None:
+            selected = {column.name: column.name for column in item_schema.columns}
         else:
             selected = {name: name for name in leaves if name not in INFO}
         for name in selected.values():
