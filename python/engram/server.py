@@ -54,7 +54,7 @@ class Server:
         Args:
             store: Store to serve, durable if it was created by `Store.open`. It stays open when the server is closed:
                 close it afterwards. If tables are given instead, the server creates a store of them in memory, and
-                closes that store itself.
+                closes this store when the server is closed.
             host: Name or address to listen on. `"0.0.0.0"` and `"::"` listen on all addresses of this machine.
             port: Port to listen on. 0 chooses a free one; see the property `port`.
             token: Token that clients must present: any visible ASCII characters. Default: clients need none.

@@ -108,8 +108,9 @@ class TableStore:
             InvalidArgumentError: `priorities` has another length, or another argument is invalid. Nothing is inserted.
             DeadlineExceededError: The table did not accept all items in time. The text states how many it has: the
                 first ones. The others are not inserted later.
-            BackpressureError: The table waits for samples, and this is the only thread of the process, so that nothing
-                is sampled. The text states how many items the table has, as for `DeadlineExceededError`.
+            BackpressureError: The table accepts no more items before it is sampled, but this is the only thread of the
+                process, so nothing is sampled. The text states how many items the table has, as for
+                `DeadlineExceededError`.
             UnsatisfiableError: An item is larger than the table's `max_bytes`.
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.

@@ -54,8 +54,8 @@ class _Writer(ClosingContext):
             timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
 
         Raises:
-            DeadlineExceededError: Tables did not accept all items in time, or they wait for samples and this is the
-                only thread of the process. The rest stays queued.
+            DeadlineExceededError: Tables did not accept all items in time, or accept no more before they are sampled
+                while this is the only thread of the process. The rest stays queued.
             ClosedError: The store was closed, or a table dropped.
         """
         self._native.flush(timeout)

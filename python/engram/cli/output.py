@@ -16,7 +16,7 @@ _OPTIONS = ("token", "ca", "certificate", "key", "client_ca", "insecure", "host"
 """Python arguments that are options of the command line."""
 
 _ARGUMENT = re.compile(rf"(?<!table )(?<!column )`({'|'.join(_OPTIONS)})`")
-"""Matches one of these arguments in an error text, but not the name of a table or column, before which that word is."""
+"""Matches one of these arguments in an error text. What follows the word `table` or `column` is a name instead."""
 
 _WITHOUT_OPTION = {
     " (`reconnect_timeout`)": "",

@@ -15,7 +15,8 @@ from engram.errors import InvalidArgumentError
 
 __all__ = ["ArrayPacker", "check_rows", "function_dataset", "unbatch"]
 
-Next = Callable[[npt.NDArray[Any]], Sequence[Any]]
+NextElement = Callable[[npt.NDArray[Any]], Sequence[Any]]
+"""Receives the number of an iterator, i64 `[]`; returns the arrays of its next elements, or raises StopIteration."""
 
 _IN_CALLING_THREAD = (
     {"force_synchronous": True} if "force_synchronous" in inspect.signature(tf.raw_ops.MapDataset).parameters else {}
@@ -24,7 +25,7 @@ _IN_CALLING_THREAD = (
 
 
 def function_dataset(
-    next_element: Next,
+    next_element: NextElement,
     iterator_number: Any,  # noqa: ANN401, a tensor
     packer: "ArrayPacker",
 ) -> Any:  # noqa: ANN401, TensorFlow's
