@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from engram import minari as minari
     from engram import parquet as parquet
 else:
-    # Not in `__all__`, so that `from engram import *` works without their extras.
+    # They need optional packages. Not in `__all__`, so that `from engram import *` works without these packages.
     _EXTRAS = ("minari", "parquet")
     __getattr__ = lazy_modules("engram", ("adders", "buffers", "data", "gymnasium", *_EXTRAS))
 

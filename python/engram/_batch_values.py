@@ -21,7 +21,7 @@ class BatchValues:
     Attributes:
         squeezed: For each column, True if it has no time axis.
         probability: f64 `[B]`: probability with which each item was drawn.
-        min_probability: f64 `[B]`: smallest probability of an item of the table when each item was drawn.
+        min_probability: f64 `[B]`: smallest probability above 0 of an item of the table when each item was drawn.
         candidates: f64 `[B]`: number of items with a probability above 0 when each item was drawn.
     """
 

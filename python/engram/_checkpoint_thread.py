@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("engram")
 
 _POLL_INTERVAL = 1.0
-"""Seconds between two checks of the log's size, if the interval between two checkpoints is not shorter."""
+"""Maximum seconds between two checks whether a checkpoint is due."""
 
 _MIN_POLL_INTERVAL = 0.01
-"""Minimum seconds between two checks."""
+"""Minimum seconds between two such checks."""
 
 _RETRY_DELAY = 10.0
 """Maximum seconds after a failed checkpoint until the next attempt."""
@@ -31,20 +31,20 @@ _MAX_EMPTY_LOG_BYTES = 256
 class CheckpointThread:
     """Writes a store's checkpoints from a thread that ends with the store."""
 
-    def __init__(self, store: "Store", interval: float | None, log_bytes: int | None, *, journaled: bool) -> None:
+    def __init__(self, store: "Store", interval: float | None, max_log_bytes: int | None, *, journaled: bool) -> None:
         """Starts the thread.
 
         Args:
             store: The store; the thread does not keep it alive.
-            interval: Seconds after which a checkpoint is due if anything has changed. None: never for that reason.
-            log_bytes: Size in bytes of the log since the last checkpoint above which a checkpoint is due. None: never
-                for that reason.
+            interval: Seconds after which a checkpoint is due if anything has changed. `None`: no interval.
+            max_log_bytes: Number of bytes logged since the last checkpoint above which a checkpoint is due. `None`: no
+                limit.
             journaled: False if changes are not logged. The thread then cannot see whether anything has changed, and
-                assumes so.
+                assumes that something has.
         """
         self._store = weakref.ref(store)
         self._interval = interval
-        self._log_bytes = log_bytes
+        self._max_log_bytes = max_log_bytes
         self._journaled = journaled
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engram-checkpoints", daemon=True)
@@ -85,7 +85,7 @@ class CheckpointThread:
     def _is_due(self, store: "Store", elapsed: float) -> bool:
         """True if a checkpoint is due, `elapsed` seconds after the last attempt."""
         log_bytes = store._native.log_bytes() or 0  # noqa: SLF001, the store's native object
-        if self._log_bytes is not None and log_bytes > self._log_bytes:
+        if self._max_log_bytes is not None and log_bytes > self._max_log_bytes:
             return True
         changed = not self._journaled or log_bytes > _MAX_EMPTY_LOG_BYTES
         return changed and self._interval is not None and elapsed >= self._interval

@@ -1,4 +1,4 @@
-"""Argument checks: each raises an error that names the argument, the value given and what is allowed."""
+"""Argument checks: each raises an error that names the argument (`what`), the value given and what is allowed."""
 
 import math
 import operator
@@ -43,12 +43,12 @@ def optional_integer(what: str, value: object) -> int | None:
     return None if value is None else integer(what, value)
 
 
-def minimum_size(value: object, what: str, size: int) -> int:
-    """Returns `at_least` as an integer from 1 to `size`, which is the value of the argument `what`."""
-    at_least = integer("`at_least`", value, low=-MAX_I64)
-    if not 1 <= at_least <= size:
-        raise InvalidArgumentError(f"`at_least` must be from 1 to {what} ({size}); got {at_least}")
-    return at_least
+def at_least(value: object, size_name: str, size: int) -> int:
+    """Returns the argument `at_least` as an integer from 1 to `size`, the value of the argument `size_name`."""
+    result = integer("`at_least`", value, low=-MAX_I64)
+    if not 1 <= result <= size:
+        raise InvalidArgumentError(f"`at_least` must be from 1 to {size_name} ({size}); got {result}")
+    return result
 
 
 def number(what: str, value: object) -> float:
@@ -129,7 +129,7 @@ def choice(what: str, value: object, allowed: tuple[object, ...]) -> None:
 
 
 def secret(what: str, value: object) -> None:
-    """Checks for a str without repeating the value in the error."""
+    """Checks for a str. The error does not contain the value."""
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{what} must be a str; got a value of type {type(value).__name__}")
 
@@ -141,7 +141,7 @@ def table_name(what: str, value: object) -> None:
 
 
 def path(what: str, value: object, *, empty_hint: str = 'use "." for the working directory') -> str:
-    """Returns a path as `str`. `empty_hint` states what to do if it is empty; the default is for a directory."""
+    """Returns a path as `str`. `empty_hint` is the advice if the path is empty; the default is for a directory."""
     if not isinstance(value, str | os.PathLike):
         raise InvalidArgumentError(f"{what} must be a path, as a str or os.PathLike; got {_describe(value)}")
     decoded = os.fsdecode(value)
@@ -168,15 +168,15 @@ def elements(what: str, value: Iterable[T], hint: str) -> list[T]:
     return list(value)
 
 
-def names(what: str, value: Iterable[str]) -> set[str]:
-    """Returns the distinct names of an iterable of table names."""
+def table_names(what: str, value: Iterable[str]) -> set[str]:
+    """Returns the distinct table names of an iterable."""
     listed = elements(what, value, "a sequence of table names")
     for each in listed:
         table_name(f"each of {what}", each)
     return set(listed)
 
 
-def renamed(what: str, value: Mapping[str, str] | None) -> dict[str, str]:
+def table_renames(what: str, value: Mapping[str, str] | None) -> dict[str, str]:
     """Returns a mapping of old table names to new ones as a dict, which is empty for None."""
     if value is None:
         return {}

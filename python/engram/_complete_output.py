@@ -18,12 +18,12 @@ __all__ = ["complete_output"]
 def complete_output(target: Path, *, is_directory: bool, folder: Path | None = None) -> Iterator[Path]:
     """Yields a temporary path to write to, which becomes `target` at the end of the `with` block.
 
-    After an error, the temporary file or directory is removed, and `target` is as it was. What is replaced keeps its
-    mode; until then, only the owner can read the new file or directory.
+    After an error, the temporary file or directory is removed, and `target` is as it was. A file or directory that
+    replaces another gets the mode of that one; until then, only its owner can read it.
 
     Args:
-        target: The file, which is replaced if it exists, or the directory, which must not exist or be empty. Of a
-            symbolic link, the target is replaced.
+        target: The file, which is replaced if it exists, or the directory, which must not exist or be empty. If it is a
+            symbolic link, the file or directory that the link points to is replaced.
         is_directory: Create the temporary path as a directory.
         folder: Directory of the temporary path, on the same file system. Default: that of `target`.
 

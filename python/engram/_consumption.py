@@ -1,4 +1,4 @@
-"""How many of the items that a dataset has fetched are consumed, if its reader splits or combines them."""
+"""Counts how many of a dataset's fetched items are consumed, for readers that split or combine items."""
 
 import time
 from bisect import bisect_left
@@ -12,9 +12,9 @@ __all__ = ["ConsumptionTracker"]
 MAX_HOLD = 120.0
 """Seconds after which, at the next request, all fetched items count as consumed.
 
-The timer starts at a request and covers the items fetched until then. It restarts at the first request by which all of
-these are consumed. If it has expired before, all items fetched so far count as consumed. So an item may count as
-consumed sooner, or only after up to twice the time."""
+A timer starts at a request and covers the items fetched until then. It restarts at the first request at which all of
+these are consumed. At a request after it has expired, all items fetched so far count as consumed: also those fetched
+after the timer started. An item fetched right after the start may wait for almost twice the time."""
 
 _LEASE_FRACTION = 0.2
 """Share of the server's `lease_timeout` that replaces `MAX_HOLD` if it is less. After `lease_timeout`, the server would
@@ -27,13 +27,14 @@ class ConsumptionTracker:
     A piece is an item, or one of the steps or sequences that the reader splits it into; a batch has several pieces.
 
     The code that delivers pieces assigns the result of `count_pieces` or `count_pieces_up_to` to `delivered`, or to
-    `consumed`, right before it delivers. No call happens in between, so Ctrl-C cannot strike there. A reader for
-    TensorFlow, which takes a block's pieces without further calls, assigns `consumed` when TensorFlow requests more; if
-    sampling removes items, it reads them singly and assigns `fetched` to `delivered` before it delivers one.
+    `consumed`, right before it delivers. No call happens in between, so Ctrl-C cannot strike there. TensorFlow takes
+    all pieces of a block without further calls: its readers assign `consumed` when TensorFlow requests more. If
+    sampling removes items, the reader of `engram.compat.reverb` has one item per block, and assigns `fetched` to
+    `delivered` before it delivers the block.
 
     Assigning `delivered` also acknowledges the items at once, which is required if sampling removes items from the
-    table. Items in `consumed` are acknowledged when the next ones are requested. One reader may use a tracker for
-    several streams, one after the other.
+    table. Items counted by `consumed` are acknowledged when the next ones are requested. One reader may use a tracker
+    for several streams, one after the other.
 
     Attributes:
         consumed: Number of consumed items, in the order they were fetched. Set by the code that delivers pieces.
@@ -55,14 +56,14 @@ class ConsumptionTracker:
         self.num_pieces = 0
         self.removes_items = False
         self._delivered_pieces = 0  # as of the last `count_pieces` or `count_pieces_up_to`
-        self._passed_items = 0  # items that `_first_pieces` no longer lists
-        self._first_pieces: list[int] = []  # number of the first piece of each later item
+        self._passed_items = 0  # number of items that `_first_pieces` no longer lists
+        self._first_pieces: list[int] = []  # of each later item, the number of pieces before its first one
         self._holding = True  # until `stop_holding`
         self._all_consumed_at_end = all_consumed_at_end
         self._held_until = 0  # number of items fetched at `_held_since`
         self._held_since = 0.0  # in seconds of `time.monotonic`
         self._stream: _engram.Stream | None = None
-        self._fetched_before = 0  # items of earlier streams
+        self._consumed_before = 0  # items of earlier streams
         self._max_hold = MAX_HOLD  # seconds; less if the server's lease timeout is short
 
     def begin(self, stream: _engram.Stream) -> None:
@@ -70,7 +71,7 @@ class ConsumptionTracker:
         if (kept := self.consumed - self._passed_items) < len(self._first_pieces):
             self.num_pieces = self._first_pieces[kept]
             del self._first_pieces[kept:]
-        self.fetched = self._fetched_before = self.consumed
+        self.fetched = self._consumed_before = self.consumed
         self._stream = stream
         lease_timeout = stream.lease_timeout
         self._max_hold = MAX_HOLD if lease_timeout is None else min(MAX_HOLD, _LEASE_FRACTION * lease_timeout)
@@ -82,14 +83,14 @@ class ConsumptionTracker:
 
     @delivered.setter
     def delivered(self, consumed: int) -> None:
-        of_this_stream = max(0, consumed - self._fetched_before)
+        of_this_stream = max(0, consumed - self._consumed_before)
         # No call after this: if Ctrl-C strikes before, nothing is counted.
         self.consumed = consumed
         if self._stream is not None:
             self._stream.delivered = of_this_stream
 
     def end(self) -> None:
-        """Acknowledges the consumed items. Called before every close of a stream, after `finish` if that is called."""
+        """Acknowledges the consumed items. Called before a stream is closed, and after `finish` if that is called."""
         self.delivered = self.consumed
 
     def add_items(self, pieces: Iterable[int]) -> None:

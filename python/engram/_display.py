@@ -16,7 +16,7 @@ MAX_ROWS = 40
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Returns one indented line per row, each after a line break, with the rows' cells below each other."""
+    """Returns one indented line per row, each after a line break; the cells of a column are aligned."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "".join(f"\n  {line}" for line in lines)

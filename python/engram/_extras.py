@@ -1,4 +1,4 @@
-"""Import errors of optional packages: they name the extra that installs the package."""
+"""Errors for optional packages that are not installed: they name the extra that installs the package."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -10,7 +10,7 @@ from engram import _checks
 __all__ = ["Divisor", "check_arguments", "importance_weights"]
 
 Divisor: TypeAlias = Literal["batch", "table"] | None
-"""What weights are divided by: the largest of the batch, the largest that any item of the table could have, nothing."""
+"""The divisor of weights: the largest in the batch, the largest that any item of the table could have, or none."""
 
 
 def check_arguments(beta: float, normalize: Divisor) -> float:

@@ -10,7 +10,7 @@ from engram.errors import InvalidArgumentError
 __all__ = ["batch_priorities", "key_array", "priority_array"]
 
 
-def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+def _one_dimensional(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     array = np.ascontiguousarray(values)
     if array.ndim != 1:
         raise InvalidArgumentError(f"{what} must have one axis; got shape {array.shape}")
@@ -18,8 +18,8 @@ def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def key_array(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Returns keys as u64 `[B]`. Integers of fewer bits are rejected: JAX cuts keys to 32 bits by default."""
-    array = _column("`keys`", values)
+    """Returns keys as u64 `[B]`. Integers of fewer than 64 bits are rejected: by default, JAX cuts keys to 32 bits."""
+    array = _one_dimensional("`keys`", values)
     if array.dtype.kind not in "iu" and array.size:
         raise InvalidArgumentError(f"`keys` must be integers; got {array.dtype}")
     if array.dtype.itemsize < np.dtype(np.uint64).itemsize and array.size:
@@ -34,11 +34,11 @@ def key_array(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
 
 def priority_array(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Returns priorities as f64 `[B]`."""
-    return _float64(_column("`priorities`", values))
+    return _float64(_one_dimensional("`priorities`", values))
 
 
 def batch_priorities(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Returns a priority for all items as an array without axes, or priorities as f64 `[B]`."""
+    """Returns priorities as f64 `[B]`, or a single priority for all items as f64 `[]`."""
     if isinstance(values, np.ma.MaskedArray):
         raise InvalidArgumentError(
             "`priorities` must not be a masked array; fill it first, for example with `filled(1.0)`"
@@ -53,7 +53,7 @@ def _float64(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     try:
         return array.astype(np.float64, casting="same_kind", copy=False)
     except TypeError:
-        # Floats of other packages, such as bfloat16, have no NumPy kind.
+        # To NumPy, floats of other packages, such as bfloat16, are not of the same kind as its own.
         if array.dtype.kind == "V" and array.dtype.names is None and np.can_cast(array.dtype, np.float64):
             return array.astype(np.float64)
         raise InvalidArgumentError(f"`priorities` must be numbers; got {array.dtype}") from None

@@ -7,7 +7,7 @@ from engram import _checks
 from engram.errors import InvalidArgumentError
 from engram.table import Table
 
-__all__ = ["checked_progress", "checked_seed", "checked_tables", "open_options"]
+__all__ = ["checked_progress", "checked_recovery_options", "checked_seed", "checked_tables"]
 
 
 def checked_tables(tables: Iterable[Table]) -> list[Table]:
@@ -19,11 +19,12 @@ def checked_tables(tables: Iterable[Table]) -> list[Table]:
     return listed
 
 
-def open_options(
+def checked_recovery_options(
     rename: Mapping[str, str] | None, drop: Iterable[str], *, repair: bool
 ) -> tuple[dict[str, str], set[str], bool]:
+    """Returns the options that `Store.open` and `Store.restore` share, in the order of the arguments."""
     _checks.boolean("`repair`", repair)
-    return _checks.renamed("`rename`", rename), _checks.names("`drop`", drop), repair
+    return _checks.table_renames("`rename`", rename), _checks.table_names("`drop`", drop), repair
 
 
 def checked_progress(progress: Callable[[int, int], object] | None) -> Callable[[int, int], object] | None:

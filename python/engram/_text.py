@@ -24,7 +24,7 @@ def counted(count: int, what: str) -> str:
 
 
 def number_text(number: float) -> str:
-    """Returns a float as text that no other float has, whole numbers without `.0`: `2`, `0.1`, `999999.5`."""
+    """Returns a float as text that is unique to it, whole numbers without `.0`: `2`, `0.1`, `999999.5`."""
     text = f"{number:.15g}"
     return text if float(text) == number else repr(float(number))
 

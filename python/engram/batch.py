@@ -17,7 +17,8 @@ _INFO = ("key", "probability", "priority", "times_sampled", "table_size")
 """Names of the arrays of a `BatchInfo`."""
 
 _Flattened: TypeAlias = tuple[list[Any], str]
-"""Leaves and structure of a nest. They are pickled instead of a nest, whose named tuples may have local classes."""
+"""Leaves and structure of a nest. They are pickled instead of the nest, whose named tuples may have classes that pickle
+does not find."""
 
 
 class BatchInfo:
@@ -85,8 +86,8 @@ class BatchInfo:
 class Batch:
     """Sampled items, stacked along a leading batch axis.
 
-    Can be pickled, also for another process. The copy's arrays are equal bit for bit; its named tuples have the classes
-    that a sample of a `Client` has in that process.
+    Can be pickled, also for another process. The copy's arrays are equal bit for bit; its named tuples have the same
+    classes as those in a batch that a `Client` samples in that process.
 
     Attributes:
         data: Nest of the items' data. Its leaves are NumPy arrays `[B, T, ...]`, or `[B, ...]` for columns without a
@@ -190,7 +191,7 @@ class Sample(NamedTuple):
 
 
 def _sample(info: BatchInfo, leaves: list[Any], structure: str) -> Sample:
-    """Returns a pickled `Sample`."""
+    """Creates a `Sample` from the parts that were pickled."""
     return Sample(info, _unflattened(leaves, structure))
 
 

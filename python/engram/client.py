@@ -68,18 +68,18 @@ class Client(TableStore):
         self.address = address
         self._token = token
         self._ca = _absolute("`ca`", ca)
-        self._identity = (_absolute("`certificate`", certificate), _absolute("`key`", key))
+        self._certificate = _absolute("`certificate`", certificate)
+        self._key = _absolute("`key`", key)
         self._server_name = server_name
-        self._timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
+        self._reconnect_timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
         self._connect()
 
     def _connect(self) -> None:
-        certificate, key = self._identity
-        identity = (
-            None if certificate is None or key is None else (read_pem("certificate", certificate), read_pem("key", key))
-        )
+        identity = None
+        if self._certificate is not None and self._key is not None:
+            identity = (read_pem("certificate", self._certificate), read_pem("key", self._key))
         tls = None if self._ca is None else (read_pem("ca", self._ca), identity, self._server_name)
-        self._native = _engram.Store.connect(self.address, self._token, tls, self._timeout)
+        self._native = _engram.Store.connect(self.address, self._token, tls, self._reconnect_timeout)
         # At exit, and when this client is garbage-collected, wait until the server knows which samples were consumed;
         # otherwise it would hand them out again.
         weakref.finalize(self, self._native.wait_for_pending_replies)

@@ -30,7 +30,7 @@ _LATE_CLOSE_TIMEOUT = 0.4
 """Maximum seconds that closing waits for a server to confirm it, if the iteration ends because of its timeout."""
 
 _UNLIMITED: float | None = None
-"""Time limit of the wait until acknowledgements are durable. The wait also ends if the server becomes unreachable."""
+"""No limit for the wait until acknowledgements are durable; it still ends if the server becomes unreachable."""
 
 _ROUNDING = 1e-3
 """Seconds by which the sum of several short waits may fall short of the timeout that they add up to."""
@@ -43,9 +43,9 @@ class Dataset(Generic[T]):
     """Batches from one table, which a native thread fetches ahead.
 
     Each iterator has its own thread. Fetched items are leased: the rate limiter counts them as sampled at once. They
-    are acknowledged when the iterator yields them, or when the next batch is requested if the table is remote and has
-    no `max_times_sampled`. An iterator that ends, by `break`, `close` or an error, returns the items that it did not
-    yield: the table's counters are reverted, and items of a queue regain their place.
+    are acknowledged when the iterator yields them. With `hold`, and for remote tables without `max_times_sampled`, they
+    are acknowledged when the next batch is requested. An iterator that ends, by `break`, `close` or an error, returns
+    the items that it did not yield: the table's counters are reverted, and items of a queue regain their place.
 
         for batch in Dataset(store, "replay", batch_size=256):
             learn(batch)
@@ -134,7 +134,7 @@ class Dataset(Generic[T]):
         self._prefetch = _checks.integer("`prefetch`", prefetch)
         self._at_least = at_least
         if at_least is not None:
-            self._at_least = _checks.minimum_size(at_least, "`batch_size`", self._batch_size or 1)
+            self._at_least = _checks.at_least(at_least, "`batch_size`", self._batch_size or 1)
         self._max_batches = max_batches if max_batches is None else _checks.integer("`max_batches`", max_batches)
         self._max_items = max_items if max_items is None else _checks.integer("`max_items`", max_items)
         self._timeout = _checks.seconds("`timeout`", timeout)
@@ -183,16 +183,16 @@ class Dataset(Generic[T]):
                 if tracker is not None:
                     tracker.on_request()
                 native = stream.next()
-                if native is None:  # no batch arrived within one wait, or the stream has ended
+                if native is None:  # no batch arrived within `_partial_wait`, or the stream has ended
                     waited = time.monotonic() - requested
-                    late = self._timeout is not None and waited >= self._timeout - _ROUNDING
-                    is_over = batches == self._max_batches or items == self._max_items
-                    left = GRACE_PERIOD - waited
-                    if late and left > 0 and not is_over and self._is_expected(drawn, items, left):
+                    is_late = self._timeout is not None and waited >= self._timeout - _ROUNDING
+                    is_complete = batches == self._max_batches or items == self._max_items
+                    grace_left = GRACE_PERIOD - waited
+                    if is_late and grace_left > 0 and not is_complete and self._is_expected(drawn, items, grace_left):
                         time.sleep(0.001)
                         continue
-                    if poll_interval is None or late or is_over:
-                        if late:
+                    if poll_interval is None or is_late or is_complete:
+                        if is_late:
                             close_timeout, durability_timeout = self._late_close_timeouts()
                         break
                     yield None
@@ -221,7 +221,7 @@ class Dataset(Generic[T]):
                 tracker.finish()
             raise
         finally:
-            is_closed = times_closed != self._times_closed  # `close` waits and reports its errors
+            is_closed = times_closed != self._times_closed  # the call of `close` waits, and raises errors
             if is_closed:
                 durability_timeout = 0.0
             try:
@@ -276,8 +276,8 @@ class Dataset(Generic[T]):
         """True if another batch is available or in flight; False if a server does not reply within `timeout` seconds.
 
         Also False if `drawn` is None: then there is no grace period. Compares the samples drawn since `drawn` with the
-        `items` received. Samples of other readers count as well; if there are any, the iteration ends after the grace
-        period.
+        `items` received. Samples of other readers count as well: if there are any, the result may be True without
+        reason, and the iteration then waits for the whole grace period.
         """
         if drawn is None:
             return False
@@ -353,9 +353,9 @@ def table_info(store: TableStore, table: str, timeout: float | None) -> TableInf
 
 
 def _partial_wait(timeout: float | None, poll_interval: float | None) -> float | None:
-    """Seconds of one wait: `timeout` divided into equal waits of at most `poll_interval`.
+    """Seconds of one wait of the stream: `timeout` divided into equal waits of at most `poll_interval`.
 
-    If one of them is None, the other; None waits forever.
+    If `timeout` or `poll_interval` is None, returns the other. If both are, returns None: the stream waits forever.
     """
     if timeout is None or poll_interval is None:
         return timeout if poll_interval is None else poll_interval

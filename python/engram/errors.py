@@ -30,7 +30,7 @@ class EngramError(Exception):
     """Base class of all errors that Engram raises on purpose."""
 
     def __str__(self) -> str:
-        r"""The text, in which control characters of names are escaped, such as `\x1b`. Line breaks stay."""
+        r"""Returns the text with control characters escaped, such as `\x1b` in a table's name. Line breaks stay."""
         return "\n".join(map(printable, super().__str__().split("\n")))
 
 
@@ -115,9 +115,10 @@ class ForkedError(EngramError, RuntimeError):
 class BackpressureError(EngramError, RuntimeError):
     """A writer's `timeout` has passed while too many of its items waited for rate limiters or were in flight.
 
-    See `max_waiting_items` and `max_in_flight_items` of `Store.writer`. Or the disk of a durable store could not keep
-    up during that time. Also raised by a writer that waits in the only thread of a process, so that nothing can be
-    sampled. The call has stored nothing, and can be repeated.
+    See `max_waiting_items` and `max_in_flight_items` of `Store.writer`. Also raised if the disk of a durable store
+    could not keep up during that time, and by a call that waits in the only thread of a process, so that nothing can be
+    sampled. `append`, `append_batch` and `create_item` have then stored nothing, and can be repeated. After
+    `append_steps` and `insert_batch`, the text states how many steps or items are stored.
     """
 
 

@@ -43,7 +43,7 @@ class TableInfo:
             leased to readers. They cannot be sampled again unless a reader returns a sample; once all are acknowledged,
             they are removed.
         num_episodes: Number of distinct episodes with steps in the table.
-        num_deleted_episodes: Number of episodes that had steps in the table and have none any more.
+        num_deleted_episodes: Number of episodes that had steps in the table and no longer have any.
         num_unique_samples: Number of items that were sampled at least once, including items removed since.
         inserts: Number of items inserted.
         samples: Number of samples drawn, including those leased to readers.
@@ -53,13 +53,13 @@ class TableInfo:
         inserts_per_s: Average number of inserts per second over the last 5 seconds.
         samples_per_s: Average number of samples per second over the last 5 seconds.
         waiting_inserts: Number of writers and insert calls whose items wait now. A writer counts once, however many of
-            its items wait; of dm-reverb's clients, each waiting item counts.
+            its items wait; for dm-reverb's clients, it is the number of waiting items.
         waiting_samples: Number of sample calls that wait now.
         inserting_blocked: Reason why an insert would wait now; None if it would not.
         sampling_blocked: Reason why a sample would wait now; None if it would not.
         storage_problem: Reason why the store's changes are not stored durably now; None if they are, or if the store is
             in memory.
-        rate_limiter: Rate limiter of the table, equal to the one of `engram.rate_limiters` that it was given.
+        rate_limiter: Rate limiter of the table, equal to the one of `engram.rate_limiters` that was configured.
         sampler: Selector of the items to sample.
         remover: Selector of the items to remove when `max_size` or `max_bytes` is exceeded.
         max_times_sampled: Number of samples after which an item is removed. `None` means unlimited.

@@ -25,7 +25,7 @@ class InspectedFile:
         name: File name.
         bytes: Size of the file in bytes.
         records: Number of valid records before the first invalid one.
-        first_change: Sequence number of the log's first change; None if the file is no log, contains chunks only, or
+        first_change: Sequence number of the log's first change; None if the file is not a log, contains only chunks, or
             cannot be read.
         changes: Number of changes in a log's valid `records`.
         state: `"whole"`: all records are valid. `"torn"`: a log ends with an invalid record, as after an interrupted

@@ -56,7 +56,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """Value that a condition compares.
+    """Value that a condition compares; it is computed at each step.
 
     Compare it with an integer by `==`, `!=`, `<`, `<=`, `>` or `>=`, or its remainder by `% m == r` or `% m != r`.
 
@@ -112,20 +112,20 @@ def _operand(value: object) -> int:
 
 
 def step_index() -> Subject:
-    """Returns the index of the step in its episode, from 0."""
+    """Returns a subject for the index of the step in its episode, from 0."""
     return Subject("step_index")
 
 
 def steps_since_applied() -> Subject:
-    """Returns the number of steps since the pattern last created an item, counted across episodes.
+    """Returns a subject for the number of steps since the pattern last created an item, counted across episodes.
 
-    Without such an item, it is the number of the writer's steps so far: 1 at the first step.
+    Before the pattern's first item, it is the number of the writer's steps so far: 1 at the first step.
     """
     return Subject("steps_since_applied")
 
 
 def history_length() -> Subject:
-    """Returns the number of steps that items can refer to, including this one: 1 at the first step of an episode.
+    """Returns a subject for the number of steps that items can refer to: 1 at the first step of an episode.
 
     It grows up to the largest number of steps that any of the writer's patterns refers to. It restarts after an
     episode, unless that ended with `clear=False`.
@@ -134,7 +134,10 @@ def history_length() -> Subject:
 
 
 def column(source: Callable[[Any], Any]) -> Subject:
-    """Returns the newest value of a column, a single integer or bool. With other values, no condition is true.
+    """Returns a subject for the newest value of a column, a single integer or bool.
+
+    If the column has no value at this step, or another kind of value, no condition on it is true, not even a negated
+    one.
 
     Args:
         source: Function that selects the column from a nest like a step: `lambda s: s["life_lost"]`.
@@ -153,7 +156,7 @@ class TdError:
 
     Attributes:
         source: Function that selects the column of TD errors from a nest like a step.
-        max_weight: Weight of the largest TD error.
+        max_weight: Weight of the largest TD error; the mean has the rest.
     """
 
     source: Callable[[Any], Any]
@@ -183,14 +186,14 @@ class _Slice(NamedTuple):
     """Steps of one column, as the native engine expects them.
 
     Attributes:
-        leaf: Number of the column.
+        column: Number of the column in a step.
         start: First step, below 0: steps count back from the newest, -1.
         stop: End of the slice, exclusive; 0 is the end of the newest step.
         step: Stride, above 0.
         squeeze: True if it is a single step without a time axis.
     """
 
-    leaf: int
+    column: int
     start: int
     stop: int
     step: int
@@ -199,12 +202,12 @@ class _Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """Represents a column in the function of a pattern."""
+    """Represents a column of a step in the functions that a pattern has."""
 
     index: int  # number of the column
     name: str  # for error texts
 
-    def __getitem__(self, key: int | slice) -> "_Window":
+    def __getitem__(self, key: int | slice) -> "_SliceMarker":
         expression = f"`{self.name}[{_show(key)}]`"
         if isinstance(key, slice):
             step = 1 if key.step is None else _checks.integer(f"the step of {expression}", key.step)
@@ -221,18 +224,18 @@ class _Leaf:
                     "at most at 0 (the end of the newest step), such as "
                     "[-3:] or [-3:-1]"
                 )
-            return _Window(_Slice(self.index, start, stop, step, squeeze=False))
+            return _SliceMarker(_Slice(self.index, start, stop, step, squeeze=False))
         index = _checks.integer(f"the index of {expression}", key, low=-_checks.MAX_I64)
         if index >= 0:
             raise InvalidArgumentError(
                 f"the index of {expression} must be negative: it counts back from the newest step, such as [-1]"
             )
-        return _Window(_Slice(self.index, index, index + 1, 1, squeeze=True))
+        return _SliceMarker(_Slice(self.index, index, index + 1, 1, squeeze=True))
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    """A slice of a column. It is not a tuple, so that it is a single leaf of an item."""
+class _SliceMarker:
+    """Stands for a slice in the nest of an item. It is not a tuple, so that it is a single leaf."""
 
     slice: _Slice
 
@@ -299,40 +302,42 @@ class Pattern:
         leaves = [_Leaf(index, name) for index, name in enumerate(names)]
         step = _engram.unflatten(structure, leaves)
         if self.trajectory is None:
-            window = slice(-(self.num_steps or 1), None)
-            item = _engram.unflatten(structure, [leaf[window] for leaf in leaves])
+            newest = slice(-(self.num_steps or 1), None)
+            item = _engram.unflatten(structure, [leaf[newest] for leaf in leaves])
         else:
             item = self._call(self.trajectory, step, names, "`trajectory`")
-        windows, item_names, item_structure = _engram.flatten(item)
-        for window, name in zip(windows, item_names, strict=True):
-            if not isinstance(window, _Window):
+        markers, item_names, item_structure = _engram.flatten(item)
+        for marker, name in zip(markers, item_names, strict=True):
+            if not isinstance(marker, _SliceMarker):
                 raise InvalidArgumentError(
                     f"pattern for table `{self.table}`: each leaf of the item must be a slice of a column, such as "
-                    f's["obs"][-2:]; got {_describe(window)}' + (f" for `{name}`" if name else "")
+                    f's["obs"][-2:]; got {_describe(marker)}' + (f" for `{name}`" if name else "")
                 )
         conditions = []
         for condition in self.when:
             subject = condition.subject
-            source = (
+            column_number = (
                 0
                 if subject.source is None
                 else self._select(subject.source, step, names, "the function of a `column` condition")
             )
-            conditions.append((subject.kind, source, condition.comparison, *condition.operands, condition.inverse))
-        columns = [tuple(window.slice) for window in windows]
+            conditions.append(
+                (subject.kind, column_number, condition.comparison, *condition.operands, condition.inverse)
+            )
+        slices = [tuple(marker.slice) for marker in markers]
         priority: float | tuple[int, float]
         if isinstance(self.priority, TdError):
-            leaf = self._select(self.priority.source, step, names, "`source` of TD errors")
-            columns_of_leaf = [number for number, window in enumerate(windows) if window.slice.leaf == leaf]
-            if not columns_of_leaf:
+            td_errors = self._select(self.priority.source, step, names, "`source` of TD errors")
+            item_columns = [index for index, marker in enumerate(markers) if marker.slice.column == td_errors]
+            if not item_columns:
                 raise InvalidArgumentError(
-                    f"pattern for table `{self.table}`: its priority needs the column `{names[leaf]}`, which its "
+                    f"pattern for table `{self.table}`: its priority needs the column `{names[td_errors]}`, which its "
                     "items do not contain; add a slice of it to the item"
                 )
-            priority = (columns_of_leaf[-1], self.priority.max_weight)
+            priority = (item_columns[-1], self.priority.max_weight)
         else:
             priority = self.priority
-        return _CompiledPattern(self.table, item_names, item_structure, columns, conditions, priority)
+        return _CompiledPattern(self.table, item_names, item_structure, slices, conditions, priority)
 
     def _select(self, source: Callable[[Any], Any], step: Any, names: Sequence[str], what: str) -> int:  # noqa: ANN401, a nest
         leaf = self._call(source, step, names, what)
@@ -362,16 +367,18 @@ class _CompiledPattern:
     structure: str
     """The item's nest, as the engine encodes it."""
     columns: list[tuple[int, int, int, int, bool]]
-    """The fields of `_Slice`, for each column of the item."""
+    """For each column of the item, the fields of a `_Slice`."""
     conditions: list[tuple[str, int, str, int, int, bool]]
-    """Kind of the subject, its column (0 if it has none), comparison, operands, inverse; see `Condition`."""
+    """Kind of the subject, number of its column in a step (0 if it has none), comparison, operands, inverse."""
     priority: float | tuple[int, float]
-    """A number, or the item's column of TD errors and the weight of the largest."""
+    """A number; or the number of the item's column of TD errors, and `TdError.max_weight`."""
 
 
 def _describe(value: object) -> str:
     if isinstance(value, _Leaf):
         return f"the whole column `{value.name}`" if value.name else "a whole column"
+    if isinstance(value, _SliceMarker):
+        return "a slice of a column"
     return type(value).__name__
 
 

@@ -77,9 +77,9 @@ class SampleToInsertRatio:
         samples_per_insert: Target ratio of samples to inserts. Above 0.
         min_size: Minimum number of items in the table before sampling starts. At least 1.
         error_buffer: Allowed range of `I * samples_per_insert - S`, in samples. A number allows that much below and
-            above `samples_per_insert * min_size`; a pair is `(min_diff, max_diff)`. Both are equal if their ranges are.
-            The range must be at least `2 * max(1, samples_per_insert)` wide, or writers and readers could block each
-            other.
+            above `samples_per_insert * min_size`; a pair is `(min_diff, max_diff)`. The range must be at least
+            `2 * max(1, samples_per_insert)` wide, or writers and readers could block each other. Two limiters that give
+            the same range in these two ways are equal.
     """
 
     kind: ClassVar[str] = "SampleToInsertRatio"
@@ -100,9 +100,9 @@ class SampleToInsertRatio:
                 f"samples per insert; got {self.error_buffer}, a range of {width:.15g}"
             )
         if self.min_diff > ratio * self.min_size:
-            most = number_text(ratio * self.min_size)
+            at_min_size = number_text(ratio * self.min_size)
             raise InvalidArgumentError(
-                f"`error_buffer[0]` must be at most `samples_per_insert * min_size` = {most}; "
+                f"`error_buffer[0]` must be at most `samples_per_insert * min_size` = {at_min_size}; "
                 f"got {number_text(self.min_diff)}; otherwise sampling could not start at `min_size` items"
             )
 
@@ -189,8 +189,8 @@ def from_native(
 ) -> AnyRateLimiter:
     """Returns the limiter that the native engine describes by kind and parameters.
 
-    The limiter is not checked, since a table has it already. A limiter of another program, whose kind is unknown or
-    does not have these parameters, is returned as a `RateLimiter`.
+    The limiter is not checked, since a table has it already. If another program created it, and its kind is unknown or
+    cannot have these parameters, it is returned as a `RateLimiter`.
     """
     values: dict[str, object] = {
         "samples_per_insert": samples_per_insert,
@@ -245,12 +245,12 @@ def _check_can_sample(limiter: RateLimiter) -> None:
     inserts = high / ratio
     if math.isfinite(inserts):
         inserts = math.floor(inserts)
-    most = ratio * max(limiter.min_size, inserts)
+    largest = ratio * max(limiter.min_size, inserts)  # value of `I * samples_per_insert - S`
     if low == math.inf:
         raise InvalidArgumentError("`min_diff` must be less than infinity, or nothing could ever be sampled; got inf")
-    if most - 1 < low:
+    if largest - 1 < low:
         raise InvalidArgumentError(
-            f"`min_diff` must be at most {number_text(most - 1)} with this `samples_per_insert`, `min_size` and "
+            f"`min_diff` must be at most {number_text(largest - 1)} with this `samples_per_insert`, `min_size` and "
             f"`max_diff`, or nothing could ever be sampled; got {number_text(low)}; lower `min_diff` or raise "
             "`max_diff`"
         )

@@ -41,9 +41,9 @@ class Scan(Generic[T_co]):
 
     After `close` of the store or `drop_table`, the iterator raises `ClosedError`. A scan of a client ends with
     `UnavailableError` if the connection to the server is lost, and with `DeadlineExceededError` if nothing was read
-    from it for the server's `lease_timeout` (600 s by default): begin it again. In a forked child process, the iterator
-    raises `ForkedError`. If items cannot be read because their stored bytes are corrupt, it raises an `EngramError`
-    that names them once; `next` then continues with the other items.
+    from it for the server's `lease_timeout` (600 s by default): then begin a new scan. In a forked child process, the
+    iterator raises `ForkedError`. If items cannot be read because their stored bytes are corrupt, it raises one
+    `EngramError` that names them; `next` then continues with the other items.
     """
 
     def __init__(
@@ -60,19 +60,19 @@ class Scan(Generic[T_co]):
 
         Args:
             native: The store's native object.
-            table: As in `TableStore.scan`, as are the other arguments.
-            batch_size: Maximum number of items per batch.
-            order: Order of the items.
-            keys: Keys of the items to read.
-            pad: Pad shorter items.
+            table: As in `TableStore.scan`.
+            batch_size: As in `TableStore.scan`.
+            order: As in `TableStore.scan`.
+            keys: As in `TableStore.scan`.
+            pad: As in `TableStore.scan`.
         """
         _checks.table_name("`table`", table)
         if batch_size is not None:
             batch_size = _checks.integer("`batch_size`", batch_size, high=MAX_BATCH_SIZE)
         _checks.choice("`order`", order, ("oldest_first", "newest_first"))
         _checks.boolean("`pad`", pad)
-        selected = None if keys is None else _selected(keys)
-        self._native: _engram.Scan = native.scan(table, batch_size, order == "newest_first", selected, bool(pad))
+        checked_keys = None if keys is None else _checked_keys(keys)
+        self._native: _engram.Scan = native.scan(table, batch_size, order == "newest_first", checked_keys, bool(pad))
         self._single = batch_size is None
         self._table = table
 
@@ -94,8 +94,8 @@ class Scan(Generic[T_co]):
     def close(self) -> None:
         """Ends the scan and releases its memory. Can be called more than once, from any thread and in signal handlers.
 
-        If `next` waits in another thread, it ends as at the end of the items; if it copies a batch, it still returns
-        the batch, and then releases the memory.
+        If `next` waits in another thread, the iteration ends there. If `next` is copying a batch, it still returns this
+        batch, and the memory is released afterwards.
         """
         self._native.close()
 
@@ -112,7 +112,7 @@ class Scan(Generic[T_co]):
         return f"Scan({self._table!r}, {self.num_items} items)"
 
 
-def _selected(keys: Iterable[int]) -> npt.NDArray[np.uint64]:
+def _checked_keys(keys: Iterable[int]) -> npt.NDArray[np.uint64]:
     array = key_array(keys if isinstance(keys, np.ndarray) else _checks.elements("`keys`", keys, "a sequence of keys"))
     if len(array) > MAX_KEYS:
         raise InvalidArgumentError(

@@ -30,9 +30,9 @@ class Server:
         with store, engram.Server(store) as server:
             client = engram.Client(server.address)
 
-    By default it accepts connections from this machine only. A `host` that other machines can reach requires a `token`,
-    unless `insecure` is set. Native threads serve the calls, so the process can do other work meanwhile, such as
-    learning from `server.store`.
+    By default the server accepts connections from this machine only. A `host` that other machines can reach requires a
+    `token`, unless `insecure` is set. Native threads serve the calls, so the process can do other work meanwhile, such
+    as learning from `server.store`.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Server:
         lease_timeout: float = 600.0,
         metrics_port: int | None = None,
     ) -> None:
-        """Starts to serve.
+        """Starts the server.
 
         Args:
             store: Store to serve, durable if it was created by `Store.open`. It stays open when the server is closed:
-                close it afterwards. Or tables: the server creates a store of them in memory, and closes it when the
-                server is closed.
+                close it afterwards. If tables are given instead, the server creates a store of them in memory, and
+                closes this store when the server is closed.
             host: Name or address to listen on. `"0.0.0.0"` and `"::"` listen on all addresses of this machine.
             port: Port to listen on. 0 chooses a free one; see the property `port`.
             token: Token that clients must present: any visible ASCII characters. Default: clients need none.
@@ -88,7 +88,7 @@ class Server:
         try:
             native = self.store._native  # noqa: SLF001, the store's native object
             self._native = _engram.Server(
-                native, _address(host), port, token, tls, insecure, lease_timeout, metrics_port
+                native, _ip_address(host), port, token, tls, insecure, lease_timeout, metrics_port
             )
         except BaseException:
             if self._owns_store:
@@ -140,7 +140,7 @@ def read_pem(name: str, path: str | PathLike[str]) -> bytes:
         raise InvalidArgumentError(f"`{name}`: cannot read the PEM file `{path}`: {error.strerror or error}") from error
 
 
-def _address(host: str) -> str:
+def _ip_address(host: str) -> str:
     """Returns the first IP address of a host name, or the IP address that is given."""
     try:
         return str(ipaddress.ip_address(host))

@@ -20,9 +20,9 @@ class ArraySpec:
 
     Attributes:
         shape: Sizes of the axes. None allows any size.
-        dtype: Anything that `numpy.dtype` accepts. `str` or any text dtype for text; `"string"`, `bytes` or `object`
-            for bytes; `"bfloat16"`, `"float8_e4m3fn"` or `"float8_e5m2"` by name.
-        name: Description for readers of the signature; not compared with items.
+        dtype: Anything that `numpy.dtype` accepts. `str` or any text dtype stands for text; `"string"`, `bytes` or
+            `object` for bytes; `"bfloat16"`, `"float8_e4m3fn"` or `"float8_e5m2"` by name.
+        name: Description for people who read the signature; not compared with items.
     """
 
     shape: tuple[int | None, ...]

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from engram import _checks, _engram
 from engram._checkpoint_thread import CheckpointThread
-from engram._store_options import checked_progress, checked_seed, checked_tables, open_options
+from engram._store_options import checked_progress, checked_recovery_options, checked_seed, checked_tables
 from engram._text import number_text
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError
 from engram.table import Table
@@ -35,7 +35,7 @@ class Store(TableStore):
         Raises:
             InvalidArgumentError: Two tables have the same name, or an argument is invalid.
         """
-        self._begin(_engram.Store(checked_tables(tables), checked_seed(seed)), ())
+        self._initialize(_engram.Store(checked_tables(tables), checked_seed(seed)), ())
 
     @classmethod
     def open(
@@ -64,10 +64,12 @@ class Store(TableStore):
             durability: Which failures acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`:
                 the end of the process, including `kill -9`. `"disk"`: a power failure.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`, unless 1 MiB of changes is pending.
-            checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed, and
-                always with `durability="none"`. If one fails, a warning is logged, and the next attempt follows after
-                10 seconds, or after `checkpoint_interval` if that is shorter. `None`: no checkpoints at intervals.
-            checkpoint_bytes: Bytes logged after the last checkpoint that also cause a checkpoint. `None`: no limit.
+            checkpoint_interval: Seconds between two checkpoints. A thread writes them if anything has changed; with
+                `durability="none"`, also if nothing has. If one fails, a warning is logged, and the next attempt
+                follows after 10 seconds, or after `checkpoint_interval` if that is shorter. `None`: no checkpoints at
+                intervals.
+            checkpoint_bytes: If more bytes than this are logged after a checkpoint, the thread writes the next one
+                before `checkpoint_interval` has passed. `None`: no limit.
             keep: Number of most recent checkpoints to keep.
             rename: New names of tables in the directory, by old name.
             drop: Names of tables in the directory to delete.
@@ -107,18 +109,18 @@ class Store(TableStore):
             checked_tables(tables),
             checked_seed(seed),
             (durability, sync_interval, keep),
-            open_options(rename, drop, repair=repair),
+            checked_recovery_options(rename, drop, repair=repair),
             checked_progress(progress),
         )
         store = cls.__new__(cls)
-        store._begin(native, notes)  # noqa: SLF001, its own
+        store._initialize(native, notes)  # noqa: SLF001, its own
         if checkpoint_interval is not None or checkpoint_bytes is not None:
             journaled = durability != "none"
             thread = CheckpointThread(store, checkpoint_interval, checkpoint_bytes, journaled=journaled)
             store._checkpoint_thread = thread  # noqa: SLF001, its own
         return store
 
-    def _begin(self, native: _engram.Store, notes: Iterable[str]) -> None:
+    def _initialize(self, native: _engram.Store, notes: Iterable[str]) -> None:
         self._native = native
         self._checkpoint_thread: CheckpointThread | None = None
         self.notes = tuple(notes)
@@ -135,12 +137,13 @@ class Store(TableStore):
     ) -> tuple[str, ...]:
         """Adds the tables of another store's directory. Other calls continue meanwhile.
 
-        No store may have that directory open; it is not changed. A durable store has stored the tables on return.
+        No store may have that directory open; it is not changed. If this store is durable, the tables are stored in its
+        own directory when this returns.
 
         Args:
             path: The directory.
-            rename: New names of its tables, by old name.
-            drop: Names of its tables to leave out.
+            rename: New names of tables in the directory, by old name.
+            drop: Names of tables in the directory to leave out.
             repair: As in `open`, but the files are not renamed.
             progress: As in `open`.
 
@@ -153,7 +156,7 @@ class Store(TableStore):
                 exist.
             ClosedError: This store is closed.
         """
-        options = open_options(rename, drop, repair=repair)
+        options = checked_recovery_options(rename, drop, repair=repair)
         names, notes = self._native.restore(_checks.path("`path`", path), options, checked_progress(progress))
         self.notes += tuple(notes)
         return tuple(names)
@@ -161,8 +164,8 @@ class Store(TableStore):
     def close(self) -> None:
         """Ends all waiting calls with `ClosedError` and releases all tables. Can be called more than once.
 
-        A store that opens the directory again has everything that this store acknowledged; with `durability="none"`,
-        only what the last checkpoint has.
+        A store that opens the directory later has everything that this store acknowledged; with `durability="none"`,
+        only the content of the last checkpoint.
 
         Raises:
             StorageError: Changes could not be written to the directory, for example because the disk is full. The store

@@ -22,7 +22,7 @@ class Table:
         rate_limiter: Controls when inserts and samples wait for each other.
         max_times_sampled: Number of samples after which an item is removed. `None` means unlimited.
         max_bytes: Maximum size in bytes of the stored chunks and items. `None` means unlimited.
-        ttl: Seconds after which an item is removed. `None` means unlimited.
+        ttl: Seconds after its insertion at which an item is removed. `None` means unlimited.
         signature: Nest of `ArraySpec` that every item's data must match. `None` allows any data.
         seed: Seed of the sampler and the remover. Default: derived from the store's seed.
         note: Text stored with the table and shown in its `info`; at most 64 KiB.

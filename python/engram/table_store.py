@@ -85,9 +85,9 @@ class TableStore:
 
             store.insert_batch("replay", {"obs": obs, "action": action, "next_obs": next_obs})  # arrays [N, ...]
 
-        `data` of a batch of `scan` or `sample` can be inserted again, into another store too, with `time_axis=True` if
-        its columns have a time axis; but not that of a ragged batch, whose rows are steps. Small items share chunks of
-        about 16 KiB.
+        The `data` of a batch of `scan` or `sample` can be inserted again, also into another store; with
+        `time_axis=True` if its columns have a time axis. A ragged batch cannot, because its rows are steps, not items.
+        Small items share chunks of about 16 KiB.
 
         Args:
             table: Name of the table.
@@ -108,7 +108,9 @@ class TableStore:
             InvalidArgumentError: `priorities` has another length, or another argument is invalid. Nothing is inserted.
             DeadlineExceededError: The table did not accept all items in time. The text states how many it has: the
                 first ones. The others are not inserted later.
-            BackpressureError: As `DeadlineExceededError`, because the call waits in the only thread of the process.
+            BackpressureError: The table accepts no more items before it is sampled, but this is the only thread of the
+                process, so nothing is sampled. The text states how many items the table has, as for
+                `DeadlineExceededError`.
             UnsatisfiableError: An item is larger than the table's `max_bytes`.
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.
@@ -132,14 +134,14 @@ class TableStore:
             chunk_length: Number of steps per chunk. Default: as many as fit into about 16 KiB, from 1 to 16. Items
                 become visible at the first append after their chunk is full, at the end of an episode, or on `flush`.
             max_in_flight_items: Maximum number of items in flight: sent, and not yet known to be in their tables.
-                `append` and `create_item` wait while there are as many. They also wait briefly while more than 4 MiB
-                are in flight to a server.
-            max_waiting_items: Maximum number of items that wait because the rate limiters of their tables are closed,
-                items in a chunk that is not full included. `append` and `create_item` wait while there are as many. A
-                call that creates or sends several items may exceed it by these. Default: 16. `None`: only
-                `max_in_flight_items` applies.
-            timeout: Seconds that `append` and `create_item` wait at these limits, for a full write buffer of a durable
-                store, or for a server's description of a table. `None` waits forever, 0 does not wait.
+                `append` and `create_item` wait while this many items are in flight. They also wait briefly while more
+                than 4 MiB are in flight to a server.
+            max_waiting_items: Maximum number of items that wait because the rate limiters of their tables block
+                inserts, including items whose chunk is not full. `append` and `create_item` wait while this many items
+                wait. A call that creates or sends several items may exceed the limit by their number. Default: 16.
+                `None`: only `max_in_flight_items` applies.
+            timeout: Seconds that `append` and `create_item` wait at these limits, while the write buffer of a durable
+                store is full, or for a server's description of a table. `None` waits forever, 0 does not wait.
             compression: `"auto"` compresses large columns if that saves memory. `"off"` never compresses. `"delta"`
                 compresses integers as differences between steps, which suits images that change little.
 
@@ -270,7 +272,7 @@ class TableStore:
         """
         n = _checks.integer("`n`", n, high=_checks.MAX_BATCH)
         if at_least is not None:
-            at_least = _checks.minimum_size(at_least, "`n`", n)
+            at_least = _checks.at_least(at_least, "`n`", n)
         return Batch(self._native.sample(table, n, at_least, timeout, pad=pad))
 
     @overload
@@ -348,9 +350,9 @@ class TableStore:
             keys: `[B]` integers, as in `batch.info.key`.
             priorities: `[B]` numbers.
             wait: If False, a store does not wait until the change is durable, and a client does not wait for the
-                server's reply, unless 8 such changes are in flight. The server applies them in order. An error of the
-                server is raised by a later change or by `close`. More than 8,192 keys are first checked against the
-                table's configuration, which may have to be fetched from the server.
+                server's reply, unless 8 such changes are in flight. The server applies the changes in order. An error
+                of the server is raised by a later change or by `close`. If there are more than 8,192 priorities, they
+                are first checked against the table's configuration, which may have to be fetched from the server.
 
         Returns:
             Number of keys found in the table; None if `wait` is False.
@@ -393,7 +395,7 @@ class TableStore:
     def reset(self, table: str) -> None:
         """Deletes all items of a table and sets its counters to 0.
 
-        Waiting calls are not ended; a waiting sample loses the items that it has already drawn.
+        Waiting calls continue to wait; a waiting sample loses the items that it has already drawn.
 
         Args:
             table: Name of the table.
@@ -469,8 +471,8 @@ class TableStore:
     def close(self) -> None:
         """Ends all waiting calls with `ClosedError`; later calls raise it too. Can be called more than once.
 
-        A store releases all its tables. The tables of a client's server stay. A client first waits for changes made
-        with `wait=False`, and raises the first error among them.
+        Closing a store releases all its tables; closing a client leaves those of its server as they are. A client first
+        waits for changes made with `wait=False`, and raises the first error among them.
         """
         self._native.close()
 

@@ -54,8 +54,8 @@ class _Writer(ClosingContext):
             timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
 
         Raises:
-            DeadlineExceededError: Tables did not accept all items in time, or they wait for samples and this is the
-                only thread of the process. The rest stays queued.
+            DeadlineExceededError: Tables did not accept all items in time, or accept no more before they are sampled
+                while this is the only thread of the process. The rest stays queued.
             ClosedError: The store was closed, or a table dropped.
         """
         self._native.flush(timeout)
@@ -128,7 +128,7 @@ class TrajectoryWriter(_Writer):
         )
         self._history: Any = None
         self._history_version = -1  # the native `structure_version` that `_history` was created for; -1: none yet
-        # Skips the Python method below, which costs more than the native call: append runs once per step.
+        # Calls skip the Python method below, which costs more than the native one: append runs once per step.
         if type(self).append is TrajectoryWriter.append:
             self.append = self._native.append  # type: ignore[method-assign]
 
@@ -262,7 +262,7 @@ class PatternWriter(_Writer):
             compression,
             uniform,
         )
-        # As in `TrajectoryWriter`: skips the Python method below.
+        # As in `TrajectoryWriter`: calls skip the Python method below.
         if type(self).append is PatternWriter.append:
             self.append = self._native.append  # type: ignore[method-assign]
 
@@ -288,10 +288,10 @@ class PatternWriter(_Writer):
         self._native.append(step, partial_step=partial_step)
 
     def append_steps(self, steps: Any) -> None:  # noqa: ANN401, a nest
-        """Adds many consecutive steps of the episode, such as a recorded episode, in one call.
+        """Adds many consecutive steps of the episode in one call, for example all steps of a recorded episode.
 
         The items are those of one `append` per step, in the same order, but this is much faster. Rate limiters are
-        respected as by `append`: the call waits while a table does not accept items. It does not end the episode.
+        respected as by `append`: the call waits while a table does not accept items. The episode does not end.
 
             writer.append_steps({"obs": observations, "action": actions})  # arrays [T, ...]
             writer.end_episode()
@@ -372,9 +372,9 @@ class BatchedWriter(_Writer):
         """Adds one step of every environment, and creates the items whose patterns apply.
 
         For vector environments of Gymnasium, use `engram.gymnasium.VectorWriter`: it takes what their `step` returns.
-        With steps of an observation and the action taken on it, an episode needs one more step, with its last
-        observation, and that step is the one with `episode_ends`: `terminated | truncated` of the step before is one
-        step early, and no item would have the end of an episode.
+        If steps consist of an observation and the action taken on it, append one more step with the last observation
+        of each episode, and set `episode_ends` at that step. `terminated | truncated` is True one step earlier: if it
+        were passed as `episode_ends`, no item would have the end of an episode.
 
         Args:
             steps: Nest of arrays `[N, ...]`, with the same structure at every step. `N` is `num_envs`.
@@ -382,8 +382,8 @@ class BatchedWriter(_Writer):
                 of its next episode do not refer to this one. Default: all False.
 
         Warns:
-            UserWarning: Once per column: no item has a bool column True, because the column is True at the last step of
-                an episode only, and the patterns use it at earlier steps only.
+            UserWarning: A bool column is False in all items, because it is True only at the last step of an episode,
+                and the patterns use it only at earlier steps. Once per column.
 
         Raises:
             SignatureError: The steps differ from earlier ones, or their items would not match their table's signature.
@@ -443,7 +443,7 @@ class BatchedWriter(_Writer):
 
 
 def _flags(episode_ends: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Returns flags as 0 and 1, after checking that they are bools or such numbers."""
+    """Returns flags as 0 and 1, after checking that they are bools or the numbers 0 and 1."""
     ends = np.array(episode_ends, dtype=np.bool_, order="C")
     if episode_ends.dtype != np.bool_ and not np.array_equal(episode_ends, ends):
         raise InvalidArgumentError(

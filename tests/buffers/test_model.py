@@ -113,7 +113,7 @@ class Pair:
 @pytest.mark.parametrize("sampler", [selectors.Uniform(), selectors.Prioritized(0.5)])
 def test_a_buffer_agrees_with_the_model(sampler, data):
     items = data.draw(KINDS)
-    length, num_envs = items._rows + data.draw(st.integers(0, 8)), data.draw(st.integers(1, 3))
+    length, num_envs = items._max_steps + data.draw(st.integers(0, 8)), data.draw(st.integers(1, 3))
     pair, ever = Pair(length, num_envs, items, sampler), {0, 1, 2**40}
     for _ in range(data.draw(st.integers(1, 12))):
         if data.draw(st.integers(0, 9)) == 0:

@@ -22,7 +22,7 @@ def test_a_copy_connects_with_the_same_options():
         other = copy(client)
         client.insert(1, {"t": 1.0})
         assert other.sample("t", 1).data.tolist() == [1]
-        assert (other.address, other._timeout) == (client.address, 3)
+        assert (other.address, other._reconnect_timeout) == (client.address, 3)
 
 
 def test_the_pickled_token_is_not_encrypted():

@@ -1,4 +1,4 @@
-"""The common part of all adders: the order of calls in an episode, and checks of its data."""
+"""The common part of all adders: checks of the order of calls in an episode, and of its data."""
 
 import abc
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ class Adder(ClosingContext):
     """Takes the time steps of an episode one by one, and writes items. Use it from one thread.
 
     This is the base class; its subclasses define which items they create. Data is copied, so an environment may reuse
-    its arrays. An item becomes visible at the first append after its chunk is full, at the end of its episode, or
+    its arrays. An item becomes visible at the first `add` after its chunk is full, at the end of its episode, or
     with `flush`. The end of a `with` block flushes and closes the adder; after an exception it does not wait:
 
         with NStepTransitionAdder(store, 1, 0.99, priority_fns={"replay": 1.0}) as adder:
@@ -97,7 +97,7 @@ class Adder(ClosingContext):
         self._written_layout: ObservationLayout | None = None
         """Layout of the observations that were written."""
         self._structures: list[Any] | None = None
-        """Structures of the other fields of the rows that were written."""
+        """Structures of action, reward, discount and extras of the rows that were written; see `_structure`."""
 
     def add_first(self, timestep: TimeStep) -> None:
         """Starts an episode.
@@ -151,8 +151,8 @@ class Adder(ClosingContext):
             PriorityError: A constant priority is negative, infinite or too large, and its table's selector rejects it.
                 Nothing is kept. If items are created one by one, this is the cause of an `ItemError` instead.
             BackpressureError: Too many items wait for their tables (`max_waiting_items`), or the disk cannot keep up,
-                and the adder's `timeout` passed. Nothing is kept. Only if the disk cannot keep up with the last rows of
-                an episode, those that were not accepted are lost.
+                and the adder's `timeout` passed. Nothing is kept. One exception: if the disk cannot keep up with the
+                last rows of an episode, the rows that were not accepted are lost, and the others are kept.
             DeadlineExceededError: The episode has ended, and its tables did not accept all items in time; they stay
                 queued. Or the server did not send the options of a table in time, and nothing is kept.
             ItemError: The transition was added, but an item that ends with it was not created, because a function of
@@ -262,7 +262,7 @@ class Adder(ClosingContext):
 
     @abc.abstractmethod
     def _end(self, row: Step) -> None:
-        """Adds the row after the last transition, and ends the episode, also after an error, with `_ending`."""
+        """Adds the row after the last transition, and ends the episode with `_ending`, also after an error."""
 
     def _abandon(self, timeout: float | None) -> None:
         """Ends the episode without another transition; subclasses may override it."""

@@ -61,7 +61,7 @@ class EpisodeAdder(Adder):
                 None, items are as long as their episodes.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
-            max_waiting_items: Number of items that may wait for closed rate limiters before `add` waits, too; see
+            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
                 `Store.writer`. Default: 16; None: no limit.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
@@ -91,7 +91,7 @@ class EpisodeAdder(Adder):
         super().__init__(self._item_writer, timeout)
 
     def _add(self, row: Step) -> None:
-        if self._item_writer.count + 2 > self._max_rows:
+        if self._item_writer.num_rows + 2 > self._max_rows:
             raise InvalidArgumentError(
                 f"an episode must have at most {self._max_rows - 1} transitions: `max_sequence_length` is "
                 f"{self._max_rows}, and the last row holds only the final observation; raise it, or call `reset` to "
@@ -102,15 +102,15 @@ class EpisodeAdder(Adder):
     def _end(self, row: Step) -> None:
         with self._ending(self._timeout):
             self._item_writer.append(row)
-            missing = self._max_rows - self._item_writer.count
+            missing = self._max_rows - self._item_writer.num_rows
             if self._padding_fn is not None and missing:
                 padding = map_leaves(self._padding, row)
                 for _ in range(missing):
                     self._item_writer.append(padding)
             # With `max_sequence_length` rows, `append` has created the item.
-            if self._item_writer.count < self._max_rows:
+            if self._item_writer.num_rows < self._max_rows:
                 for schedule in self._schedules:
-                    self._item_writer.create(schedule, self._item_writer.count)
+                    self._item_writer.create(schedule, self._item_writer.num_rows)
 
     def _padding(self, leaf: object) -> Any:  # noqa: ANN401, an array
         array = np.asarray(leaf)

@@ -1,4 +1,4 @@
-"""Which items of an episode's rows a table gets, and the writers that create them."""
+"""Schedules, which define the items that a table gets, and the writers that create these items."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ Priority = float | Callable[[Any], float]
 """Priority of an item: a number, or a function of the item's data as NumPy arrays without a batch axis."""
 
 Select = Callable[[Any, int], Any]
-"""Returns the nest of an item, given a row whose leaves stand for columns, and the number of rows of the item."""
+"""Returns the nest of an item, given a row whose leaves stand for columns, and the item's number of rows."""
 
 
 def select_all(row: Any, length: int) -> Any:  # noqa: ANN401, nests
@@ -59,13 +59,13 @@ class ItemSchedule:
     should_insert: Callable[[list[Step]], bool] | None = None
 
     def missing_rows(self, rows: int) -> int:
-        """Rows that an episode of `rows` rows lacks until its next item ends; 0 if an item ends with its last row."""
+        """Rows that must follow the first `rows` of an episode until an item ends; 0 if one ends with them."""
         if rows <= self.length:
             return self.length - rows
         return -(rows - self.length) % self.period
 
     def padding_rows(self, rows: int) -> int:
-        """Rows of padding that complete the last item of an episode; 0 if all its new rows would be padding."""
+        """Rows of padding that complete the last item of an episode; 0 if padding were all that is new in the item."""
         missing = self.missing_rows(rows)
         return missing if rows <= self.length or missing < self.new_rows else 0
 
@@ -87,8 +87,8 @@ class ScheduledItemWriter(ItemWriter, Protocol):
     """Takes an adder's rows, and creates the items of its schedules."""
 
     @property
-    def count(self) -> int:
-        """Rows of the episode so far."""
+    def num_rows(self) -> int:
+        """Number of rows since the writer's last `end_episode`."""
 
     def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
         """Writes a row, and creates the items that end with it.
@@ -133,7 +133,7 @@ def append_padding(
     items: ScheduledItemWriter, schedules: Sequence[ItemSchedule], append: Callable[[int], None]
 ) -> None:
     """Calls `append(1)`, `append(2)` and so on, which write rows of padding, until all last items are complete."""
-    for padding in range(1, max(schedule.padding_rows(items.count) for schedule in schedules) + 1):
+    for padding in range(1, max(schedule.padding_rows(items.num_rows) for schedule in schedules) + 1):
         append(padding)
 
 
@@ -144,17 +144,17 @@ class BaseItemWriter:
     _item_error: BaseException | None = None
 
     @property
-    def count(self) -> int:
-        """Rows of the episode so far."""
+    def num_rows(self) -> int:
+        """Number of rows since the writer's last `end_episode`."""
         return self._writer.episode_steps
 
     def _write(self, row: Any) -> None:  # noqa: ANN401, a nest
         """Writes a row. If only an item fails, the row stays written, and the error is kept for `raise_item_error`."""
-        before = self.count
+        before = self.num_rows
         try:
             self._writer.append(row)
         except BaseException as error:
-            if self.count == before:
+            if self.num_rows == before:
                 raise
             self._keep_item_error(error)
 
@@ -272,7 +272,7 @@ class TrajectoryItemWriter(BaseItemWriter):
         if self._newest_rows.maxlen:
             # A copy, as the caller may reuse the row's arrays.
             self._newest_rows.append(map_leaves(copy_leaf, row))
-        due = [schedule for schedule in self._schedules if schedule.is_due(self.count, padding)]
+        due = [schedule for schedule in self._schedules if schedule.is_due(self.num_rows, padding)]
         if due:
             with self.without_waiting():  # the row is written, so its items must follow
                 for schedule in due:

@@ -71,7 +71,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
                 two items.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
-            max_waiting_items: Number of items that may wait for closed rate limiters before `add` waits, too; see
+            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
                 `Store.writer`. Default: 16; None: no limit.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
@@ -114,7 +114,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
         `padding` as in `ScheduledItemWriter.append`; `is_transition` is the row's mask.
         """
         extras = row.extras
-        if self._item_writer.count % self._period and isinstance(extras, Mapping) and _CORE_STATE in extras:
+        if self._item_writer.num_rows % self._period and isinstance(extras, Mapping) and _CORE_STATE in extras:
             row = row._replace(extras={**extras, _CORE_STATE: map_leaves(lambda _: None, extras[_CORE_STATE])})
         mask = np.float32(is_transition)
         self._item_writer.append(MaskedStep(*row, mask=mask) if self._overlap else row, padding)

@@ -81,7 +81,7 @@ class SequenceAdder(Adder):
                 text, for example `"truncate"`. Default: `EndBehavior.ZERO_PAD`.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
-            max_waiting_items: Number of items that may wait for closed rate limiters before `add` waits, too; see
+            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
                 `Store.writer`. Default: 16; None: no limit.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
@@ -155,7 +155,7 @@ class SequenceAdder(Adder):
 
     def _create_last_items(self, items: TrajectoryItemWriter) -> None:
         for schedule in self._schedules:
-            if self._end_behavior is EndBehavior.WRITE and schedule.missing_rows(items.count):
-                items.create(schedule, min(schedule.length, items.count))
-            elif self._end_behavior is EndBehavior.TRUNCATE and schedule.padding_rows(items.count):
-                items.create(schedule, schedule.length - schedule.padding_rows(items.count))
+            if self._end_behavior is EndBehavior.WRITE and schedule.missing_rows(items.num_rows):
+                items.create(schedule, min(schedule.length, items.num_rows))
+            elif self._end_behavior is EndBehavior.TRUNCATE and schedule.padding_rows(items.num_rows):
+                items.create(schedule, schedule.length - schedule.padding_rows(items.num_rows))

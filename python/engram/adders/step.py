@@ -104,16 +104,17 @@ def zeros_like(nest: Any) -> Any:  # noqa: ANN401, nests
     return map_leaves(_zero, nest)
 
 
+# Includes `bytes`: an array of them would lose trailing zeros.
 _IMMUTABLE = (str, bytes, np.generic, bool, int, float, type(None))
 
 
 def copy_leaf(leaf: Any) -> Any:  # noqa: ANN401, a leaf
-    """Returns a copy of a leaf, or the leaf itself if it is immutable; NumPy would drop trailing zeros of `bytes`."""
+    """Returns an array with a copy of a leaf, or the leaf itself if it is immutable."""
     return leaf if isinstance(leaf, _IMMUTABLE) else np.array(leaf)
 
 
 def is_text(array: np.ndarray[Any, Any]) -> bool:
-    """True if the elements of an array are strings."""
+    """True if the elements of an array are text or bytes; arrays of objects count as such."""
     return array.dtype.kind in "SUOT"
 
 

@@ -46,7 +46,7 @@ class StructuredAdder(Adder):
                 `leaf[-2:]` is `[2, ...]`, `leaf[-1]` is `[...]`.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
-            max_waiting_items: Number of items that may wait for closed rate limiters before `add` waits, too; see
+            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
                 `Store.writer`. Default: 16; None: no limit.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see

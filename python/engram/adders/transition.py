@@ -57,7 +57,7 @@ class NStepTransitionAdder(Adder):
                 priority 1.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
-            max_waiting_items: Number of items that may wait for closed rate limiters before `add` waits, too; see
+            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
                 `Store.writer`. Default: 16; None: no limit.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
@@ -100,7 +100,7 @@ class NStepTransitionAdder(Adder):
             with self._ending(self._timeout):
                 while self._returns.steps and layout is not None:
                     self._append(row, layout)
-                    if self._item_writer.count > self._returns.n:
+                    if self._item_writer.num_rows > self._returns.n:
                         self._returns.steps.popleft()
         finally:
             self._returns.steps.clear()

@@ -1,4 +1,4 @@
-"""Steps as a replay buffer stores them: learned signatures, and values that are converted to the dtype of a column."""
+"""Prepares steps for a replay buffer: derives their signature, and converts values to the dtype of their column."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from engram import _checks, _engram
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
 
-__all__ = ["convert", "env_id_array", "learn_signature"]
+__all__ = ["convert", "derive_signature", "env_id_array"]
 
 
-def learn_signature(steps: Any, num_leading_axes: int) -> Any:  # noqa: ANN401, nests
+def derive_signature(steps: Any, num_leading_axes: int) -> Any:  # noqa: ANN401, nests
     """Returns the signature of steps whose leaves have this number of leading axes."""
     leaves, names, structure = _engram.flatten(steps)
     arrays = [_array(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
@@ -46,7 +46,7 @@ def convert(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:  #
 
 
 def env_id_array(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """Returns environments as i64 `[B]`."""
+    """Returns the numbers of environments as i64 `[B]`."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise InvalidArgumentError(
@@ -57,7 +57,7 @@ def env_id_array(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 def _column(name: str) -> str:
-    """Names a column in error texts, as the native engine does."""
+    """Returns a column's name for error texts, as the native engine formats it."""
     return f"column `{name}`" if name else "the data"
 
 

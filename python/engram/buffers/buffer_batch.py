@@ -12,7 +12,7 @@ from engram._text import counted
 __all__ = ["BufferBatch", "BufferBatchInfo", "BufferDivisor"]
 
 BufferDivisor: TypeAlias = Literal["batch", "buffer"] | None
-"""What weights are divided by: the largest of the batch, the largest that any item could have, nothing."""
+"""The divisor of weights: the largest in the batch, the largest that any item of the buffer could have, or none."""
 
 
 class BufferBatchInfo:
@@ -22,11 +22,11 @@ class BufferBatchInfo:
         native: The batch, as the native engine returned it.
 
     Attributes:
-        key: u64 `[B]`: keys of the items, as `ReplayBuffer.update_priorities` takes them. Never used again for another
-            item of the buffer, also after `clear`.
+        key: u64 `[B]`: keys of the items, as `ReplayBuffer.update_priorities` takes them. The buffer never uses a key
+            again for another item, not even after `clear`.
         env_id: i64 `[B]`: environment of each item.
-        position: u64 `[B]`: number of steps that the environment had when the item's step was added: of the chosen
-            step, which for `Sequences` follows the burn-in.
+        position: u64 `[B]`: position of each item's chosen step, which for `Sequences` follows the burn-in: the number
+            of steps that its environment had before it.
         probability: f64 `[B]`: probability with which a single draw chooses the item.
         priority: f64 `[B]`: priority of each item when it was drawn; None if the sampler is not Prioritized.
     """
@@ -55,7 +55,7 @@ class BufferBatchInfo:
 
     @property
     def position(self) -> npt.NDArray[np.uint64]:
-        """u64 `[B]`: number of steps that the environment had before the chosen step."""
+        """u64 `[B]`: number of steps that the item's environment had before the chosen step."""
         return self._array("position")
 
     @property

@@ -17,7 +17,7 @@ class OutputColumn(NamedTuple):
     """A column of an item, as the native engine expects it."""
 
     source: Literal["first", "last", "all", "return", "discount", "num_steps", "valid", "learning", "is_first"]
-    column: int = 0  # of the step, for the first three sources
+    column: int = 0  # number of the column in a step, for the first three sources
 
 
 class CompiledItems(NamedTuple):
@@ -31,7 +31,7 @@ class CompiledItems(NamedTuple):
     structure: str  # the nest of an item
     columns: list[OutputColumn]
     names: list[str]
-    episode_columns: tuple[int, int] | None  # `terminated` and `truncated`
+    episode_columns: tuple[int, int] | None  # numbers of the columns `terminated` and `truncated` in a step
     reward_column: int | None
 
 
@@ -46,13 +46,13 @@ class _Marker:
 class Steps:
     """Single steps, as they were added: any nest of arrays and numbers.
 
-    Choose it if each step is a complete transition of one step, with `obs`, `action`, `reward`, `next_obs` and
-    `terminated`. Then nothing is computed when it is sampled.
+    Choose this if each step is a complete transition, with `obs`, `action`, `reward`, `next_obs` and `terminated`. Then
+    nothing is computed when it is sampled.
     """
 
     @property
-    def _rows(self) -> int:
-        """Number of consecutive steps that an item can have."""
+    def _max_steps(self) -> int:
+        """Maximum number of consecutive steps of an item."""
         return 1
 
     def _compile(self, structure: str) -> CompiledItems:
@@ -64,7 +64,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Transitions:
-    """Up to `n_step` steps that begin with any step, as one transition.
+    """The up to `n_step` steps that begin with the chosen one, combined into one transition.
 
     Steps must be dicts with at least these entries:
 
@@ -83,7 +83,7 @@ class Transitions:
     The learner's target is `reward + discount * V(next_obs)`. A truncated episode does not have discount 0, so the
     target includes the value of its last observation.
 
-    A step cannot be sampled before the `n_step` steps that begin with it, or the end of the episode, have been added.
+    A step cannot be sampled before it and the `n_step - 1` steps after it have been added, or the end of its episode.
 
     Attributes:
         n_step: Maximum number of steps of an item, at most 10,000.
@@ -102,8 +102,8 @@ class Transitions:
         object.__setattr__(self, "discount", _checks.fraction("Transitions: `discount`", self.discount))
 
     @property
-    def _rows(self) -> int:
-        """Number of consecutive steps that an item can have."""
+    def _max_steps(self) -> int:
+        """Maximum number of consecutive steps of an item."""
         return self.n_step
 
     def _compile(self, structure: str) -> CompiledItems:
@@ -123,20 +123,20 @@ class Transitions:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """`length` consecutive steps that begin with any step, and up to `burn_in` steps before it.
+    """`length` consecutive steps that begin with the chosen one, and up to `burn_in` steps before it.
 
     Steps must be dicts with at least the entries `terminated` and `truncated`: bools, True at the step that ended the
     episode. With `T = burn_in + length`, an item has all entries of its steps, with a time axis: `[B, T, ...]`; and,
     bool `[B, T]`,
 
     - `valid`: False in padding;
-    - `learning`: True for the valid ones of the last `length` steps, which a loss is computed of;
+    - `learning`: True for the last `length` steps, except padding: a loss is computed from these;
     - `is_first`: True for the first step of an episode, where a recurrent network starts with its initial state.
 
     The first `burn_in` steps precede the step that was chosen, and are only there to compute a recurrent state. They
-    belong to the same episode. If it has fewer steps before the chosen one, copies of the episode's first step fill the
-    sequence on the left, with `is_first` True and `valid` False: a network that starts again wherever `is_first` is
-    True computes the same as without them.
+    belong to the same episode. If the episode has fewer steps before the chosen one, copies of its first step fill the
+    sequence on the left, with `is_first` True and `valid` False: a network that returns to its initial state wherever
+    `is_first` is True computes the same as without these copies.
 
     After the end of an episode, a sequence is continued according to `at_end`:
 
@@ -144,11 +144,11 @@ class Sequences:
     - `"continue"`: the next episode of the environment follows; its first step has `is_first` True.
 
     A sequence never contains steps of two environments, and never continues from the newest step with the oldest. A
-    step cannot be sampled before the `length` steps that begin with it, or (`"pad"`) the end of the episode, have been
-    added; nor when its burn-in has been overwritten.
+    step cannot be sampled before it and the `length - 1` steps after it have been added, or with `"pad"` the end of its
+    episode; nor when its burn-in has been overwritten.
 
     Attributes:
-        length: Number of steps that a loss is computed of.
+        length: Number of steps from which a loss is computed.
         burn_in: Number of steps before them.
         at_end: `"pad"` or `"continue"`.
 
@@ -168,8 +168,8 @@ class Sequences:
         _checks.choice("Sequences: `at_end`", self.at_end, ("pad", "continue"))
 
     @property
-    def _rows(self) -> int:
-        """Number of consecutive steps that an item can have."""
+    def _max_steps(self) -> int:
+        """Maximum number of consecutive steps of an item."""
         return self.burn_in + self.length
 
     def _compile(self, structure: str) -> CompiledItems:
@@ -216,7 +216,7 @@ def _check_added(kind: str, step: Mapping[str, Any], added: Sequence[str]) -> No
 
 
 def _markers(entry: Any, source: Literal["last", "all"]) -> Any:  # noqa: ANN401, nests
-    """Returns an entry of a step of markers with another source."""
+    """Returns a nest of markers for the same columns as those in `entry`, with another source."""
     markers, _, structure = _engram.flatten(entry)
     return _engram.unflatten(structure, [_Marker(source, marker.column.column) for marker in markers])
 

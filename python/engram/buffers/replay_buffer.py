@@ -10,7 +10,7 @@ from engram import _checks, _engram
 from engram._item_arrays import key_array, priority_array
 from engram._store_options import checked_seed
 from engram._text import counted
-from engram.buffers._steps import learn_signature
+from engram.buffers._steps import derive_signature
 from engram.buffers.buffer_batch import BufferBatch
 from engram.buffers.items import Items, Steps
 from engram.errors import InvalidArgumentError, UnsatisfiableError
@@ -35,7 +35,7 @@ class ReplayBuffer:
     `signature`. A value is converted to the dtype of its column if that is of the same kind (`numpy.can_cast(...,
     "same_kind")`), for example float64 to float32; integers must be in the column's range.
 
-    Memory for `capacity` steps is reserved when the columns are known; the system provides it as it is filled.
+    Memory for `capacity` steps is reserved when the columns are known; the system provides it as steps are added.
 
     All methods can be called by several threads. A sample never contains steps that are partly written. Adding and
     sampling wait while another thread copies a batch.
@@ -48,8 +48,8 @@ class ReplayBuffer:
             Python's floats are float64, its ints int64.
         items: What is sampled: `Steps()`, `Transitions(...)` or `Sequences(...)`.
         sampler: `selectors.Uniform()`: every item is equally likely. `selectors.Prioritized(exponent)`: in proportion
-            to `priority ** exponent`. An item gets the largest priority of an item in the buffer when it can first be
-            sampled; 1 if none is above 0.
+            to `priority ** exponent`. When an item can first be sampled, it gets the largest priority that an item of
+            the buffer has then; 1 if none is above 0.
         seed: Seed of all random choices. They do not depend on the number of threads. Default: a random one.
 
     Raises:
@@ -70,21 +70,21 @@ class ReplayBuffer:
     ) -> None:
         self._num_envs = _checks.integer("`num_envs`", num_envs, high=_checks.MAX_I32)
         capacity = _checks.integer("`capacity`", capacity, high=_MAX_CAPACITY)
-        self._length = -(-capacity // self._num_envs)
+        self._ring_length = -(-capacity // self._num_envs)  # in steps, rounded up
         kinds = "one of engram.buffers: Steps(), Transitions(...), Sequences(...)"
         _checks.instance_of("`items`", items, Items, kinds)
         _checks.instance_of(
             "`sampler`", sampler, Uniform | Prioritized, "selectors.Uniform() or selectors.Prioritized(...)"
         )
-        rows = items._rows  # noqa: SLF001, this package's own
-        if rows > self._length:
+        item_steps = items._max_steps  # noqa: SLF001, this package's own
+        if item_steps > self._ring_length:
             environments = counted(self._num_envs, "environment")
             raise InvalidArgumentError(
-                f"`capacity` must be at least {rows * self._num_envs} for {environments} and items of up to "
-                f"{counted(rows, 'step')}; got {capacity}"
+                f"`capacity` must be at least {item_steps * self._num_envs} for {environments} and items of up to "
+                f"{counted(item_steps, 'step')}; got {capacity}"
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
-        self._learning = threading.Lock()
+        self._first_add_lock = threading.Lock()  # held while the first step creates the native buffer
         self._native: _engram.ReplayBuffer | None = None
         if signature is not None:
             self._use(self._create(signature))
@@ -219,7 +219,7 @@ class ReplayBuffer:
     @property
     def capacity(self) -> int:
         """Maximum number of steps."""
-        return self._length * self._num_envs
+        return self._ring_length * self._num_envs
 
     @property
     def num_envs(self) -> int:
@@ -243,20 +243,21 @@ class ReplayBuffer:
         structure = _engram.flatten(signature)[2]
         exponent = self._sampler.exponent if isinstance(self._sampler, Prioritized) else None
         items = self._items._compile(structure)  # noqa: SLF001, this package's own
-        return _engram.ReplayBuffer(signature, items, self._num_envs, self._length, exponent, self._seed)
+        return _engram.ReplayBuffer(signature, items, self._num_envs, self._ring_length, exponent, self._seed)
 
     def _add(self, method: str, steps: Any, num_leading_axes: int, **environments: Any) -> None:  # noqa: ANN401
         """Calls a method of the native buffer, which is created at the first step."""
-        with self._learning:
+        with self._first_add_lock:
             native = self._native
             if native is None:
-                native = self._create(learn_signature(steps, num_leading_axes))
+                native = self._create(derive_signature(steps, num_leading_axes))
             getattr(native, method)(steps, **environments)
-            self._use(native)  # not if the first step was rejected
+            self._use(native)  # not reached if the first step was rejected
 
     def _use(self, native: _engram.ReplayBuffer) -> None:
+        """Makes `native` the buffer that all methods use."""
         self._native = native
-        # Skips the Python methods above, which cost more than the checks of the native calls.
+        # Calls skip the Python methods above, which cost more than the checks of the native ones.
         for name in ("add", "add_batch", "add_steps"):
             if getattr(type(self), name) is getattr(ReplayBuffer, name):
                 setattr(self, name, getattr(native, name))

@@ -24,11 +24,11 @@ from engram.errors import EngramError, UnknownTableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-BATCH = 256  # items per sample and update
-ENVS = 64  # environments of the batched writer
-LENGTH = 2  # steps per item
-ITEMS = 20_000  # items of the prioritized table
-MAX_ITEMS = 100_000  # `max_size` of each table
+BATCH_SIZE = 256  # items per sample and update
+NUM_ENVS = 64  # environments of the batched writer
+ITEM_STEPS = 2
+PRIORITIZED_ITEMS = 20_000  # number of items in the prioritized table
+MAX_SIZE = 100_000  # of each table
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ def bench(
 def _two_tables(client: engram.Client, stderr: Console) -> Iterator[tuple[str, str]]:
     """Creates a uniform and a prioritized table with unique names, yields the names, and finally drops the tables."""
     prefix = f"engram-bench-{secrets.token_hex(4)}"
-    uniform = engram.Table(f"{prefix}-uniform", max_size=MAX_ITEMS)
+    uniform = engram.Table(f"{prefix}-uniform", max_size=MAX_SIZE)
     prioritized = engram.Table(
-        f"{prefix}-prioritized", max_size=MAX_ITEMS, sampler=engram.selectors.Prioritized(exponent=0.6)
+        f"{prefix}-prioritized", max_size=MAX_SIZE, sampler=engram.selectors.Prioritized(exponent=0.6)
     )
     created: list[str] = []
     try:
@@ -120,8 +120,8 @@ def measure(client: engram.Client, uniform: str, prioritized: str, seconds: floa
     step = next(_steps())
     yield from _latency("one sample", lambda: client.sample(uniform, 1), seconds)
     yield from _latency("one insert", lambda: client.insert(step, {uniform: 1.0}), seconds)
-    with client.batched_writer(ENVS, [engram.Pattern(prioritized, num_steps=LENGTH)]) as writer:
-        for steps in itertools.islice(_steps(ENVS), ITEMS // ENVS):
+    with client.batched_writer(NUM_ENVS, [engram.Pattern(prioritized, num_steps=ITEM_STEPS)]) as writer:
+        for steps in itertools.islice(_steps(NUM_ENVS), PRIORITIZED_ITEMS // NUM_ENVS):
             writer.append_batch(steps)
     yield _updates(client, prioritized, seconds)
     yield _sampling("sample, prioritized", client, prioritized, seconds)
@@ -129,20 +129,20 @@ def measure(client: engram.Client, uniform: str, prioritized: str, seconds: floa
 
 def _inserts(client: engram.Client, table: str, seconds: float) -> Iterator[Measurement]:
     """Measures each kind of writer; every step creates an item of two steps."""
-    steps, batches = _steps(), _steps(ENVS)
-    with client.writer(history=LENGTH) as trajectory:
+    steps, batches = _steps(), _steps(NUM_ENVS)
+    with client.writer(history=ITEM_STEPS) as trajectory:
         trajectory.append(next(steps))
 
         def trajectory_steps() -> int:
             for _ in range(100):
                 trajectory.append(next(steps))
-                last = {name: column[-LENGTH:] for name, column in trajectory.history.items()}
+                last = {name: column[-ITEM_STEPS:] for name, column in trajectory.history.items()}
                 trajectory.create_item(table, 1.0, last)
             return 100
 
         yield Measurement("insert, trajectory writer", _rate(trajectory_steps, seconds, trajectory.flush), "steps/s")
 
-    with client.pattern_writer([engram.Pattern(table, num_steps=LENGTH)]) as pattern:
+    with client.pattern_writer([engram.Pattern(table, num_steps=ITEM_STEPS)]) as pattern:
 
         def pattern_steps() -> int:
             for _ in range(100):
@@ -151,44 +151,47 @@ def _inserts(client: engram.Client, table: str, seconds: float) -> Iterator[Meas
 
         yield Measurement("insert, pattern writer", _rate(pattern_steps, seconds, pattern.flush), "steps/s")
 
-    with client.batched_writer(ENVS, [engram.Pattern(table, num_steps=LENGTH)]) as batched:
+    with client.batched_writer(NUM_ENVS, [engram.Pattern(table, num_steps=ITEM_STEPS)]) as batched:
 
         def batch() -> int:
             batched.append_batch(next(batches))
-            return ENVS
+            return NUM_ENVS
 
-        yield Measurement(f"insert, {ENVS} environments", _rate(batch, seconds, batched.flush), "steps/s")
+        yield Measurement(f"insert, {NUM_ENVS} environments", _rate(batch, seconds, batched.flush), "steps/s")
 
 
 def _sampling(name: str, client: engram.Client, table: str, seconds: float) -> Measurement:
-    with engram.Dataset(client, table, batch_size=BATCH) as dataset:
+    with engram.Dataset(client, table, batch_size=BATCH_SIZE) as dataset:
         batches = iter(dataset)
-        return Measurement(f"{name}, batches of {BATCH}", _rate(lambda: len(next(batches)), seconds), "items/s")
+        return Measurement(f"{name}, batches of {BATCH_SIZE}", _rate(lambda: len(next(batches)), seconds), "items/s")
 
 
 def _updates(client: engram.Client, table: str, seconds: float) -> Measurement:
-    keys = itertools.cycle([client.sample(table, BATCH).info.key for _ in range(16)])
-    priorities = np.random.default_rng(0).uniform(0.1, 10.0, BATCH)
+    keys = itertools.cycle([client.sample(table, BATCH_SIZE).info.key for _ in range(16)])
+    priorities = np.random.default_rng(0).uniform(0.1, 10.0, BATCH_SIZE)
 
     def update() -> int:
         client.update_priorities(table, next(keys), priorities)
         return 1
 
-    return Measurement(f"update {BATCH} priorities", _rate(update, seconds), "calls/s")
+    return Measurement(f"update {BATCH_SIZE} priorities", _rate(update, seconds), "calls/s")
 
 
-def _rate(block: Callable[[], int], seconds: float, finish: Callable[[], object] = lambda: None) -> float:
-    """Calls `block` for `seconds`, then `finish`; returns the sum of the results of `block` per second of all calls."""
-    block()  # opens connections
+def _rate(work: Callable[[], int], seconds: float, finish: Callable[[], object] = lambda: None) -> float:
+    """Repeats `work` for `seconds`, then calls `finish`; returns the sum of the results of `work` per second.
+
+    The seconds include those of `finish`.
+    """
+    work()  # opens connections
     done, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
-        done += block()
+        done += work()
     finish()
     return done / (time.perf_counter() - start)
 
 
 def _latency(name: str, call: Callable[[], object], seconds: float) -> Iterator[Measurement]:
-    """Yields median and 99th percentile of the duration of single calls, in microseconds."""
+    """Yields the median (p50) and the 99th percentile of the duration of single calls, in microseconds."""
     call()
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -203,7 +206,7 @@ def _latency(name: str, call: Callable[[], object], seconds: float) -> Iterator[
 def _steps(*envs: int) -> Iterator[dict[str, Any]]:
     """Returns an endless iterator of random steps; with a number of environments, of steps with that leading axis."""
     observations = np.random.default_rng(0).standard_normal((256, *envs, 4), dtype=np.float32)
-    number = np.ones(envs, np.float32)
-    action = number.astype(np.int32)
-    steps = [{"obs": obs, "action": action, "reward": number, "discount": number} for obs in observations]
+    ones = np.ones(envs, np.float32)
+    action = ones.astype(np.int32)
+    steps = [{"obs": obs, "action": action, "reward": ones, "discount": ones} for obs in observations]
     return itertools.cycle(steps)

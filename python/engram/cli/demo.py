@@ -104,7 +104,7 @@ def demo(
 
 
 def import_extras() -> None:
-    """Imports the packages of the extra `agents`, which takes a second or two, so that missing ones are found first."""
+    """Imports the packages of the extra `agents`: an error for a missing one is raised before anything else happens."""
     # Networks of this size run faster on a CPU, and a GPU's memory stays free for other programs.
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     with importing_extra("agents", "`engram demo`"):
@@ -156,7 +156,7 @@ def run(configs: Sequence[DQNConfig], stderr: Console, *, headless: bool) -> lis
 def summarize(results: Sequence[Result], startup: float, folder: Path) -> dict[str, Any]:
     """Writes plot and results of the runs to `folder`; returns the results as JSON values.
 
-    `seconds` of each run includes `startup`, the seconds of imports, as if each seed had run alone.
+    `seconds` of each run includes `startup`, the seconds that imports took, as if each seed had run alone.
     """
     from engram.agents.dqn.plot import plot_returns  # noqa: PLC0415 - an extra
 

@@ -11,7 +11,8 @@ def directory(text: str) -> Path:
     """Returns the path of a directory.
 
     Raises:
-        typer.BadParameter: It is empty. Python would use the working directory, but a script's variable is not set.
+        typer.BadParameter: The text is empty, for example because a script did not set a variable. Python would use the
+            working directory.
     """
     if not text:
         raise typer.BadParameter("must not be empty; give a directory (. is the working directory)")

@@ -14,7 +14,7 @@ from engram.cli.server_options import exit_on_error
 Source = Annotated[
     Path,
     typer.Argument(
-        help="A checkpoint of dm-reverb, or a directory of checkpoints, of which the newest is imported.",
+        help="A checkpoint of dm-reverb, or a directory of checkpoints, of which the newest complete one is imported.",
         show_default=False,
     ),
 ]

@@ -44,8 +44,8 @@ def info(
 def to_json(info: TableInfo) -> dict[str, Any]:
     """Returns a table's state as JSON values.
 
-    Selectors and the rate limiter are their `kind`, the name of their class, with a selector's arguments and the rate
-    limiter's four parameters; null for infinite ones.
+    Selectors and the rate limiter become objects with their `kind`, the name of their class, and the arguments of the
+    selector or the four parameters of the rate limiter; infinite parameters become null.
     """
     limiter: dict[str, str | float | None] = {"kind": type(info.rate_limiter).__name__}
     for name in ("samples_per_insert", "min_size", "min_diff", "max_diff"):
@@ -59,7 +59,7 @@ def to_json(info: TableInfo) -> dict[str, Any]:
 
 
 def render(infos: Mapping[str, TableInfo]) -> Group:
-    """Returns one row per table, then one line for each table that blocks calls and for each problem of the storage."""
+    """Returns a row for each table, then a line for each table that blocks calls and for each storage problem."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("table", no_wrap=True)
     for heading in ("items", "bytes", "inserts/s", "samples/s", "per insert", "waiting"):

@@ -51,7 +51,7 @@ def inspect(path: Directory, *, as_json: JsonFlag = False) -> None:
 
 
 def to_json(inspection: Inspection) -> dict[str, Any]:
-    """Returns an inspection as JSON values; the store's identity is hexadecimal text, as it exceeds JSON's numbers."""
+    """Returns an inspection as JSON values. `store` is hexadecimal text: JSON readers would round so large a number."""
     store = None if inspection.store is None else f"{inspection.store:016x}"
     return {"ok": inspection.ok} | dataclasses.asdict(inspection) | {"store": store}
 

@@ -1,4 +1,4 @@
-"""Waits that the key `q` ends."""
+"""Waits for the key `q` on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A progress bar for opening a directory."""
+"""A progress bar for opening a store's directory."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -16,7 +16,7 @@ _OPTIONS = ("token", "ca", "certificate", "key", "client_ca", "insecure", "host"
 """Python arguments that are options of the command line."""
 
 _ARGUMENT = re.compile(rf"(?<!table )(?<!column )`({'|'.join(_OPTIONS)})`")
-"""One of these arguments in an error text; after `table` or `column`, the text names a table or a column instead."""
+"""Matches one of these arguments in an error text. What follows the word `table` or `column` is a name instead."""
 
 _WITHOUT_OPTION = {
     " (`reconnect_timeout`)": "",
@@ -24,11 +24,11 @@ _WITHOUT_OPTION = {
         "use an address with one of the names in its subjectAltName"
     ),
 }
-"""Parts of error texts that name arguments without an option, and their replacements."""
+"""Replacements for parts of error texts that name arguments for which the command line has no option."""
 
 
 _UNLIMITED_WIDTH = 2**20
-"""Columns of a console without a terminal; longer lines are wrapped."""
+"""Width of a console without a terminal, in characters; longer lines would be wrapped."""
 
 
 def stdout_console() -> Console:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def program_name() -> str:
-    """Returns `engram` if the shell finds this program under that name, else the path that it was started by."""
+    """Returns `engram` if the shell finds this program by that name, otherwise the path with which it was started."""
     path = Path(sys.argv[0])
     if path.name != "engram":  # started from Python
         return "engram"

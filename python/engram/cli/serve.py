@@ -22,7 +22,7 @@ from engram.errors import InvalidArgumentError
 
 
 class Durability(StrEnum):
-    """What acknowledged changes survive: nothing (only checkpoints stay), a crash of the process, a power failure."""
+    """What acknowledged changes survive: nothing (only checkpoints stay), a crash of the process or a power failure."""
 
     NONE = "none"
     PROCESS = "process"
@@ -169,7 +169,7 @@ def _exit_if_given(option: str, value: object) -> None:
 
 
 def _read_tables(tables: Path | None, reverb_config: Path | None) -> tuple[list[engram.Table] | None, int]:
-    """Returns the tables of the file, None without a file; and the port to listen on if `--port` is not given."""
+    """Returns the tables of the file that is given, if any, and the port to listen on if `--port` is not given."""
     if tables is not None and reverb_config is not None:
         raise InvalidArgumentError("--tables and --reverb-config must not be given together")
     if reverb_config is not None:

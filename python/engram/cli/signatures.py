@@ -4,7 +4,7 @@
     observation = "float32[?,84,84]"
     action = { move = "int64[?]", jump = "bool[?]" }
 
-A column is text: its dtype and its shape, in which `?` means any size. TOML tables are mappings, arrays are lists.
+A column is a string: its dtype and its shape, in which `?` means any size. TOML tables become mappings, arrays lists.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def read_reverb_signature(nest: object, max_times_sampled: int | None) -> str:
 
 
 def _read(what: str, nest: object, dtypes: tuple[str, ...], make: Callable[[str, tuple[int | None, ...]], Any]) -> Any:  # noqa: ANN401, a nest
-    """Returns a nest of what `make` returns for the dtype and the shape of each column."""
+    """Returns `nest` with each column replaced by what `make` returns for its dtype and its shape."""
     if not any(True for _ in _leaves(nest)):
         raise InvalidArgumentError(f'{what} has no columns; a column is text such as "float32[?,84,84]"')
 

@@ -80,15 +80,15 @@ def _table(name: str, options: object) -> engram.Table:
         options["signature"] = read_signature(options["signature"])
     for role, kinds in (("sampler", _SELECTORS), ("remover", _SELECTORS), ("rate_limiter", _LIMITERS)):
         if role in options:
-            options[role] = _policy(role, options[role], kinds)
+            options[role] = _selector_or_limiter(role, options[role], kinds)
     table = make(name, **options)
     if not has_reverb_signature:
         return table
     return dataclasses.replace(table, note=read_reverb_signature(reverb_signature, table.max_times_sampled))
 
 
-def _policy(role: str, value: object, kinds: Mapping[str, Callable[..., object]]) -> object:
-    """Returns a selector or rate limiter."""
+def _selector_or_limiter(role: str, value: object, kinds: Mapping[str, Callable[..., object]]) -> object:
+    """Returns the selector or rate limiter that `value` describes; `kinds` are the allowed classes, by name."""
     arguments: dict[str, Any] = dict(value) if isinstance(value, dict) else {"kind": value}
     kind = arguments.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
@@ -101,7 +101,7 @@ def _policy(role: str, value: object, kinds: Mapping[str, Callable[..., object]]
 
 
 def _check_keys(what: str, make: Callable[..., object], keys: Collection[str], extra: Sequence[str] = ()) -> None:
-    """Raises an error if a key is neither an argument of `make` nor in `extra`, or a required one is missing."""
+    """Raises an error if a key is neither a parameter of `make` nor in `extra`, or if a required key is missing."""
     # A table's `name` is the heading of its section, not a key.
     parameters = {name: each for name, each in inspect.signature(make).parameters.items() if name != "name"}
     if unknown := set(keys) - parameters.keys() - set(extra):

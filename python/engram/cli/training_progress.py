@@ -73,7 +73,7 @@ class LineReporter:
 
 
 class LiveReporter:
-    """A panel that the training loop redraws four times a second, without a thread that would compete for its core."""
+    """A panel that the training loop itself redraws four times a second: a thread would compete for its core."""
 
     period = 0.25
 

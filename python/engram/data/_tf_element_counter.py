@@ -68,7 +68,7 @@ def count_elements(dataset: Any, slot: Any) -> Any:  # noqa: ANN401, TensorFlow'
     leaves = tf.nest.flatten(spec)
     outputs = {"output_types": [leaf.dtype for leaf in leaves], "output_shapes": [leaf.shape for leaf in leaves]}
     variant = tf.data.experimental.to_variant(dataset)
-    # It records a latency per element; only the number of records is read.
+    # This dataset records the latency of each element; `_count` reads only the number of records.
     variant = tf.raw_ops.LatencyStatsDataset(input_dataset=variant, tag=tf.as_string(slot), **outputs)
     variant = tf.raw_ops.SetStatsAggregatorDataset(
         input_dataset=variant, stats_aggregator=_aggregator(tf), tag="", counter_prefix="", **outputs
@@ -106,7 +106,7 @@ def is_eager_program() -> bool:
 
 
 def reserve_slot(*, in_python: bool) -> int:
-    """Returns a free slot for a `TfElementCounter`; `in_python` if the dataset was created in a session's graph."""
+    """Returns a free slot for a `TfElementCounter`; `in_python` is True for datasets in the graph of a session."""
     return int(_reserve_python_slot() if in_python else _reserve_slot())
 
 

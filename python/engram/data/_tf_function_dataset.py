@@ -15,7 +15,8 @@ from engram.errors import InvalidArgumentError
 
 __all__ = ["ArrayPacker", "check_rows", "function_dataset", "unbatch"]
 
-Next = Callable[[npt.NDArray[Any]], Sequence[Any]]
+NextElement = Callable[[npt.NDArray[Any]], Sequence[Any]]
+"""Receives the number of an iterator, i64 `[]`; returns the arrays of its next elements, or raises StopIteration."""
 
 _IN_CALLING_THREAD = (
     {"force_synchronous": True} if "force_synchronous" in inspect.signature(tf.raw_ops.MapDataset).parameters else {}
@@ -24,7 +25,7 @@ _IN_CALLING_THREAD = (
 
 
 def function_dataset(
-    next_element: Next,
+    next_element: NextElement,
     iterator_number: Any,  # noqa: ANN401, a tensor
     packer: "ArrayPacker",
 ) -> Any:  # noqa: ANN401, TensorFlow's
@@ -90,7 +91,7 @@ def check_rows(arrays: Sequence[npt.NDArray[Any]], names: Sequence[str], spec_so
 
 
 class ArrayPacker:
-    """Passes several arrays to TensorFlow as one, which takes about 5 us for each array that a Python function returns.
+    """Passes several arrays to TensorFlow as one: each array that a Python function returns costs it about 5 us.
 
     Attributes:
         specs: A `tf.TensorSpec` for each tensor.
@@ -102,7 +103,7 @@ class ArrayPacker:
 
         Args:
             specs: A `tf.TensorSpec` for each tensor.
-            is_packed: For each of them, True if it is packed. It must be of numbers or bools; its shape consists of
+            is_packed: For each tensor, True if it is packed. It must then be of numbers or bools; its shape consists of
                 leading axes of unknown size, which all packed tensors share, and of axes of known size other than 0.
         """
         self.specs = tuple(specs)
@@ -128,7 +129,7 @@ class ArrayPacker:
             return others
         packed = list(compress(arrays, self._is_packed))
         data = np.frombuffer(b"".join([array.tobytes() for array in packed]), np.uint8)
-        # In this shape, TensorFlow can split it into the bytes of each array without knowing the sizes of the axes.
+        # With its bytes on the first axis, TensorFlow can split it into arrays without knowing the sizes of other axes.
         return [data.reshape(self._total_bytes, *packed[0].shape[: self._num_axes]), *others]
 
     def unpack(self, tensors: Sequence[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Blocks of items or steps as flat columns: created from the engine's batches, split, and joined to batches."""
+"""Blocks of items or steps as flat columns: creates them from the engine's batches, splits and concatenates them."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -32,7 +32,7 @@ ColumnConverter = Callable[[list[Array], list[Array | None]], list[Any]]
 
 
 class ColumnBlock(NamedTuple):
-    """`N` items or steps, stored by column. A block of `split_items` or `split_steps` has one, and no axis `N`.
+    """`N` items or steps, stored by column. `split_items` and `split_steps` yield blocks of one, without the axis `N`.
 
     Attributes:
         info: Arrays `[N]`.

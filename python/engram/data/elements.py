@@ -23,7 +23,7 @@ class Info(NamedTuple):
         priority: f64, the item's priority when it was drawn.
         times_sampled: i32, number of times the item has been sampled, including this time.
         candidates: f64, number of items that could have been drawn, not counting those of priority 0.
-        min_probability: f64, smallest probability of these items.
+        min_probability: f64, smallest probability of the items that are counted in `candidates`.
     """
 
     key: Any

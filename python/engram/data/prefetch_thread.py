@@ -9,7 +9,7 @@ from typing import TypeVar
 __all__ = ["POLL_INTERVAL", "prefetch_in_thread"]
 
 POLL_INTERVAL = 0.05
-"""Seconds between two checks of a thread that waits for data: has the reader of the data stopped?"""
+"""Seconds after which a thread that waits for data checks whether the reader of the data has stopped."""
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def prefetch_in_thread(elements: Generator[T | None], max_ahead: int) -> Generat
 
 
 class _Raised:
-    """An error on its way to the reader's thread."""
+    """An error of the thread, to be raised in the reader's thread."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -173,7 +173,7 @@ class TableReader:
         )
 
     def _split(self, splitter: "_BlockSplitter[R]", poll_interval: float | None) -> Generator[R | None]:
-        """Does what `read` describes, in blocks whose size adapts to the items read so far."""
+        """Reads steps or single items, in blocks whose size adapts to the items read so far; see `read`."""
         block_size = splitter.start(self._first_info())
         left = self.max_batches
         raised: EngramError | None = None
@@ -276,7 +276,7 @@ class _BlockSize:
         self._max_items = batch_size or MAX_BLOCK_ITEMS
         self._batch_size = batch_size if steps else None  # in steps; None if batches consist of items
         self.is_single = info is None or info.max_times_sampled is not None
-        # Items are usually at least as large when read as they are in the table, where they are compressed.
+        # Items are usually at least as large when they are read as in the table, where they are compressed.
         self._first_items = (
             FIRST_BLOCK_ITEMS if info is None or not info.bytes else BLOCK_BYTES * info.size // info.bytes
         )
@@ -313,7 +313,8 @@ class _BlockSplitter(Generic[R]):
     """Splits blocks of items into elements.
 
     Attributes:
-        tracker: Counts the items; also the consumed ones unless `makes_several`.
+        tracker: Counts the fetched items, and their pieces; unless `makes_several`, `TableReader` also sets how many
+            are consumed.
         last: Elements to yield after the end of the data.
         has_ended: True if there is no more data.
     """
@@ -352,7 +353,7 @@ class _BlockSplitter(Generic[R]):
 
     @property
     def makes_several(self) -> bool:
-        """True if one result may be of several elements; the tracker then does not count them."""
+        """True if one result may stand for several elements; then consumed items are not counted here."""
         return self._make_together is not None
 
     def split(self, native: _engram.Batch) -> Iterator[R]:

@@ -73,7 +73,7 @@ def dataset(
     call therefore passes several dense elements: up to `prefetch` batches of items without `pad`; without
     `max_batches`, also about `prefetch` batches of steps, or single items or steps of a whole block (see
     `engram.data.Options`). `prefetch=8` is much faster than the default.
-    Elements that TensorFlow has not taken in the end do not count as sampled.
+    Elements that TensorFlow has not taken when the iterator is dropped do not count as sampled.
 
     tf.data's automatic prefetching and its automatic parallel `map` are disabled, as they would consume items that no
     code requested: call `prefetch`, and `map` with `num_parallel_calls`.
@@ -293,7 +293,7 @@ def _spec(shape: list[int | None], dtype: Any, *, ragged: bool) -> Spec:  # noqa
 
 
 class _Inspected(Exception):  # noqa: N818, not an error
-    """Stops a reader, so that the items are returned to the table."""
+    """Ends the reading after the first block, so that its items are returned to the table."""
 
 
 def _first_block(reader: TableReader) -> ColumnBlock:
@@ -320,8 +320,8 @@ def _first_block(reader: TableReader) -> ColumnBlock:
 class _FlatElements:
     """A dataset's elements as tuples of arrays: the packed `info`, then the parts of each column.
 
-    Each array has an additional axis, of the elements that one call passes on, which may be none: the second axis of
-    `info`, the first of others.
+    Each array has an additional axis for the elements that one call passes on; there may be none. It is the second axis
+    of the packed `info`, and the first axis of the parts.
 
     Attributes:
         packer: Packs `info`; its `specs` has a `tf.TensorSpec` for each array of `info` and each part.

@@ -1,4 +1,4 @@
-"""Transitions, sequences and episodes from vector environments, right in every autoreset mode.
+"""Transitions, sequences and episodes from vector environments, correct in every autoreset mode.
 
 See docs/gymnasium.md. Gymnasium itself is not imported.
 """

@@ -1,4 +1,4 @@
-"""The last observations of episodes, as vector environments with same-step autoreset return them."""
+"""Reads the last observations of episodes from the `info` of vector environments with same-step autoreset."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -56,11 +56,11 @@ def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.ND
         _check_structure(other, structure)
         rows = [np.asarray(leaf)[list(ended)] for leaf in leaves]
     last: list[npt.NDArray[Any]] = []
-    for column, row, name in zip(columns, rows, names, strict=True):
+    for column, last_rows, name in zip(columns, rows, names, strict=True):
         like = np.asarray(column)
         try:
-            # As Gymnasium copies the observations of all environments into one array.
-            last.append(np.stack(row, out=np.empty((len(ended), *like.shape[1:]), like.dtype)))
+            # Casts like Gymnasium, which copies the observations of all environments into one array.
+            last.append(np.stack(last_rows, out=np.empty((len(ended), *like.shape[1:]), like.dtype)))
         except (TypeError, ValueError) as error:
             column_text = f"column `obs/{name}`" if name else "`obs`"
             raise InvalidArgumentError(

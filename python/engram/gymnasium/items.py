@@ -15,7 +15,7 @@ MAX_N_STEP = 10_000
 """Maximum of `n_step`."""
 
 AtEnd: TypeAlias = Literal["pad", "cut", "drop"]
-"""What becomes of a sequence that the end of its episode cuts short; see `Sequences`."""
+"""How a sequence that reaches the end of its episode before it is full is stored; see `Sequences`."""
 
 
 class _Column(NamedTuple):
@@ -53,7 +53,7 @@ class CompiledItems:
 
 
 class _Nests(NamedTuple):
-    """Structures of what a step gives, as the engine encodes them."""
+    """Structures of a step's observations, actions and extras, as the engine encodes them."""
 
     obs: str
     action: str
@@ -68,7 +68,7 @@ class _Nests(NamedTuple):
         return _engram.unflatten(structure, [_Marker(source, first + column, part) for column in columns])
 
 
-class _ItemsOf(ABC):
+class _ItemKind(ABC):
     """What all kinds of items share."""
 
     table: str
@@ -114,8 +114,8 @@ class _ItemsOf(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Transitions(_ItemsOf):
-    """An item for each step: up to `n_step` transitions that begin with it, as one.
+class Transitions(_ItemKind):
+    """An item for each step: the up to `n_step` transitions that begin with it, combined into one.
 
     With rewards `r`, and `k` the smaller of `n_step` and the number of steps to the end of the episode, the columns are
 
@@ -130,8 +130,8 @@ class Transitions(_ItemsOf):
 
     Attributes:
         table: Name of the table.
-        n_step: Maximum number of steps of an item, at most 10,000. The time and memory that a step of the environments
-            costs grow with it.
+        n_step: Maximum number of steps of an item, at most 10,000. The larger it is, the more time and memory the
+            writer needs per step.
         discount: Discount per step, from 0 to 1.
         priority: Priority of the items.
 
@@ -169,7 +169,7 @@ class Transitions(_ItemsOf):
         return self.discount, self.n_step, 1, "cut"
 
 
-class _SequenceItems(_ItemsOf):
+class _SequenceItems(_ItemKind):
     """What sequences and episodes share."""
 
     def _signature(self, obs: Any, action: Any, extras: Any) -> dict[str, Any]:  # noqa: ANN401, nests
@@ -209,7 +209,7 @@ class Sequences(_SequenceItems):
     sequence that does not fit is treated according to `at_end`, unless its steps are in a sequence of full length
     already:
 
-    - `"pad"`: zeros follow its last step, and its last observation. The steps have `valid` False.
+    - `"pad"`: zeros follow the last step and the last observation. These steps have `valid` False.
     - `"cut"`: the item is shorter. `Store.sample(..., pad=True)` pads it to the longest of the batch; `valid` is False
       there.
     - `"drop"`: there is no item. Episodes shorter than `length` are not stored at all.

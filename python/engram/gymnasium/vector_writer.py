@@ -1,4 +1,4 @@
-"""A writer of vector environments: rows and items that are right in every autoreset mode."""
+"""A writer of vector environments, whose items are correct in every autoreset mode."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ class VectorWriter(_Writer):
                 obs, rewards, terminated, truncated, info = envs.step(actions)
                 writer.step(actions, obs, rewards, terminated, truncated, info)
 
-    It knows from `autoreset_mode` which of the observations begin an episode, and where the last one of an episode is:
+    `autoreset_mode` determines which observations begin an episode, and where the last one of an episode is:
 
     - `NEXT_STEP`: the step after the end of an episode resets the environment. It is not a transition; its action and
       reward are not stored.
@@ -103,19 +103,19 @@ class VectorWriter(_Writer):
             timeout,
             compression,
         )
-        # Skips the Python method below, which costs more than the checks of the native call.
+        # Calls skip the Python method below, which costs more than the checks of the native one.
         if type(self).step is VectorWriter.step:
             self.step = self._native.step  # type: ignore[method-assign]
 
     def reset(self, obs: Any, info: Any = None, *, mask: "npt.ArrayLike | None" = None) -> None:  # noqa: ANN401, nests
         """Begins episodes with the observations that `reset` of the environments returned.
 
-        An episode that has not ended yet ends with its newest step, as if that had been truncated; its `truncated`
-        stays False.
+        An episode that has not ended yet ends with its newest step, as if that step had been truncated; in the items,
+        the step's `truncated` stays False.
 
         Args:
             obs: Nest of arrays `[N, ...]`.
-            info: Not used; so that what `envs.reset` returns can be passed on as it is.
+            info: Not used. It is a parameter so that all that `envs.reset` returns can be passed on.
             mask: bool `[N]`: True for environments that were reset, as in `options={"reset_mask": mask}`; the
                 observations of the others are not used. Default: all True.
 

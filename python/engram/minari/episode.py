@@ -1,4 +1,4 @@
-"""Episodes of Minari's datasets as columns: nests of arrays, whose lengths and flags are checked."""
+"""Converts episodes of Minari's datasets to columns, after checking their lengths and flags."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Episode:
         rewards: `[T]`.
         terminated: bool `[T]`.
         truncated: bool `[T]`.
-        extras: `[T, ...]`: the infos that the steps returned. None: they are not used.
+        extras: `[T, ...]`: the infos that the steps returned; None if infos are not used.
     """
 
     obs: Columns
@@ -126,7 +126,7 @@ def _selected(infos: Any, names: Sequence[str] | None, what: str) -> Any:  # noq
 
 
 def _with_arrays(nest: Any) -> Any:  # noqa: ANN401, nests
-    """Returns a nest with arrays as leaves: Minari returns text as lists."""
+    """Returns a nest whose leaves are arrays. Text is a list in Minari's nests, so lists become arrays too."""
     if isinstance(nest, dict):
         return {name: _with_arrays(each) for name, each in nest.items()}
     if isinstance(nest, tuple):

@@ -1,4 +1,4 @@
-"""An item of a table as an episode of a Minari dataset."""
+"""Converts an item of a table to an episode of a Minari dataset."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def episode_of(sample: Sample, spaces: Spaces, *, truncate: bool) -> EpisodeBuff
     Args:
         sample: The item.
         spaces: Spaces of the observations and the actions.
-        truncate: If the last step is neither terminated nor truncated, make it truncated.
+        truncate: True to make the last step truncated if it is neither terminated nor truncated.
 
     Raises:
         SignatureError: The item is not an episode, or does not fit the spaces.
@@ -90,7 +90,7 @@ def _cut(nest: Any, padding: int) -> Any:  # noqa: ANN401, nests
 
 
 def _infos(extras: Any, what: str) -> dict[str, Any]:  # noqa: ANN401, a nest
-    """Returns extras as infos: the first row is zeros."""
+    """Returns extras as infos, which have one more row: the first one, of zeros."""
 
     def with_first_row(nest: Any) -> Any:  # noqa: ANN401, nests
         if isinstance(nest, dict):

@@ -69,7 +69,7 @@ def read_minari(
     with (
         _abandoning(writer),
         progress_bar(f"reading {dataset.id}", total, show=progress) as advance,
-        _naming(dataset.id),
+        _naming_dataset(dataset.id),
     ):
         for data in dataset.iterate_episodes():
             if len(data.rewards):
@@ -123,17 +123,17 @@ def _loaded(dataset: str | minari.MinariDataset) -> minari.MinariDataset:
 
 @contextmanager
 def _abandoning(writer: VectorWriter) -> Iterator[None]:
-    """Closes the writer at the end of the `with` block; after an error, abandons items that wait for their table."""
+    """Closes the writer at the end of the `with` block. After an error, items that wait for their table are dropped."""
     try:
         with writer:
             yield
     except BaseException:
-        del writer._native  # noqa: SLF001, this package's own; without it, a lost writer does not warn
+        del writer._native  # noqa: SLF001, this package's own; with it, the writer would warn about pending items
         raise
 
 
 @contextmanager
-def _naming(dataset: str) -> Iterator[None]:
+def _naming_dataset(dataset: str) -> Iterator[None]:
     """Names the dataset in errors of the `with` block."""
     try:
         yield

@@ -30,7 +30,7 @@ _METADATA = {"algorithm_name", "author", "author_email", "code_permalink", "desc
 
 _STEPS_PER_WRITE = 10_000
 _BYTES_PER_WRITE = 64 << 20
-"""Number of steps, or of bytes, to collect before they are written: each write opens the dataset's file."""
+"""Number of steps, or of bytes, after which the collected episodes are written: each write opens the dataset's file."""
 
 
 def write_minari(
@@ -70,8 +70,8 @@ def write_minari(
         metadata: Any of `algorithm_name`, `author`, `author_email`, `code_permalink`, `description` and `requirements`,
             as in `minari.create_dataset_from_buffers`.
         unfinished: What becomes of an item whose last step is neither terminated nor truncated, which is a part of a
-            longer episode, or an episode that was abandoned. `"error"`: it is refused. `"truncate"`: it becomes an
-            episode that is truncated there.
+            longer episode, or an episode that was abandoned. `"error"`: a `SignatureError` is raised. `"truncate"`: the
+            item becomes an episode that is truncated there.
         keys: As in `TableStore.scan`.
         order: As in `TableStore.scan`.
         progress: True for a progress bar on stderr, if that is a terminal, or in a notebook.
@@ -90,7 +90,7 @@ def write_minari(
     _checks.choice("`unfinished`", unfinished, ("error", "truncate"))
     _checks.boolean("`progress`", progress)
     namespace, target = _target(dataset_id)
-    extra = _checked_metadata(metadata)
+    checked_metadata = _checked_metadata(metadata)
     spec, spaces = checked_spaces(env, observation_space, action_space)
     with (
         store.scan(table, batch_size=None, keys=keys, order=order) as scan,
@@ -98,7 +98,7 @@ def write_minari(
         progress_bar(f"writing {dataset_id}", scan.num_items, show=progress) as advance,
     ):
         storage = MinariStorage.new(folder / "data", *spaces, spec, jpeg_encoding=False)
-        storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari.__version__, **extra})
+        storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari.__version__, **checked_metadata})
         episodes: list[EpisodeBuffer] = []
         num_steps = num_bytes = 0  # of `episodes`
         for sample in scan:
@@ -151,7 +151,7 @@ def _target(dataset_id: str) -> tuple[str | None, Path]:
 
 
 def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns metadata as Minari expects it: authors and their addresses are sets."""
+    """Returns metadata as Minari expects it: authors and their addresses as sets."""
     checked = dict(metadata or {})
     for name, value in checked.items():
         if name not in _METADATA:

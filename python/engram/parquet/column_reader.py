@@ -77,7 +77,7 @@ class ColumnReader:
             SignatureError: The column has another type than its description, or an extension type.
         """
         sizes: list[int | None] = [] if column.stored_size is None else [column.stored_size]
-        value_type, levels = _peeled(name, data_type)
+        value_type, levels = _unnested(name, data_type)
         if len(levels) != column.time_axis + len(sizes) or _dtype(value_type) != _dtype(column.value_type):
             raise SignatureError(
                 f"{name} must have the type {column.row_type}, according to the metadata `engram` of the file; got "
@@ -92,7 +92,7 @@ class ColumnReader:
         Raises:
             SignatureError: Items do not support the type.
         """
-        value_type, sizes = _peeled(name, data_type)
+        value_type, sizes = _unnested(name, data_type)
         if _dtype(value_type) is None:
             raise SignatureError(
                 f"{name} must have booleans, integers, floats, text, bytes, or lists or structs of them; got "
@@ -111,7 +111,7 @@ class ColumnReader:
         Raises:
             SignatureError: A value is missing, a row has no steps, or lists differ in size.
         """
-        rows = np.arange(first_row, first_row + len(array))  # that of each cell
+        rows = np.arange(first_row, first_row + len(array))  # the row of each cell
         splits = None
         if self.time_axis:
             lengths, array = self._elements(array, rows, 1)
@@ -121,9 +121,9 @@ class ColumnReader:
                 )
             splits = np.concatenate([[0], np.cumsum(lengths)])
             rows = np.repeat(rows, lengths)
-        lists = 1  # lists per cell
+        per_cell = 1  # number of elements of `array` per cell
         for level, size in enumerate(self.sizes):
-            lengths, array = self._elements(array, rows, lists)
+            lengths, array = self._elements(array, rows, per_cell)
             expected = int(lengths[0]) if size is None and len(lengths) else size or 0
             if len(lengths):
                 self.sizes[level] = expected
@@ -131,11 +131,11 @@ class ColumnReader:
                 index = (lengths != expected).argmax()
                 raise SignatureError(
                     f"{self.name} must have lists of the same size in all rows, {expected} as in the first; got "
-                    f"{lengths[index]} in row {rows[index // lists]}"
+                    f"{lengths[index]} in row {rows[index // per_cell]}"
                     + ("" if self.time_axis else "; for items with a time axis, pass `time_axis=True`")
                 )
-            lists *= expected
-        values = self._values(array, rows, lists)
+            per_cell *= expected
+        values = self._values(array, rows, per_cell)
         return Cells(values.reshape(len(rows), *self._shape), splits)
 
     @property
@@ -143,15 +143,15 @@ class ColumnReader:
         """Shape of a cell."""
         return self.column.shape if self.column is not None else tuple(size or 0 for size in self.sizes)
 
-    def _elements(self, array: pa.Array, rows: npt.NDArray[np.int64], lists: int) -> tuple[Any, pa.Array]:
-        """Returns the sizes of lists, and all their elements; `lists` are in the row of each cell."""
-        array = self._without_nulls(array, rows, lists)
+    def _elements(self, array: pa.Array, rows: npt.NDArray[np.int64], per_cell: int) -> tuple[Any, pa.Array]:
+        """Returns the sizes of the lists in `array`, and all their elements. Each cell has `per_cell` of the lists."""
+        array = self._without_nulls(array, rows, per_cell)
         if pa.types.is_fixed_size_list(array.type):
             return np.full(len(array), array.type.list_size), array.flatten()
         return np.diff(array.offsets.to_numpy()), array.flatten()
 
     def _values(self, array: pa.Array, rows: npt.NDArray[np.int64], per_cell: int) -> npt.NDArray[Any]:
-        """Returns values as an array of the column's dtype."""
+        """Returns values, of which each cell has `per_cell`, as an array of the column's dtype."""
         array = self._without_nulls(array, rows, per_cell)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
@@ -163,7 +163,7 @@ class ColumnReader:
         return values.view(_numpy_dtype(self.column.dtype))
 
     def _without_nulls(self, array: pa.Array, rows: npt.NDArray[np.int64], per_cell: int) -> pa.Array:
-        """Returns an array, as Arrow stores it, after checking that no value is missing."""
+        """Returns an array, extension types as their storage, after checking that no value is missing."""
         if array.null_count:
             index = array.is_null().to_numpy(zero_copy_only=False).argmax()
             raise SignatureError(
@@ -184,7 +184,7 @@ def _stored(array: pa.ExtensionArray) -> pa.Array:
     return nested
 
 
-def _peeled(name: str, data_type: pa.DataType) -> tuple[pa.DataType, list[int | None]]:
+def _unnested(name: str, data_type: pa.DataType) -> tuple[pa.DataType, list[int | None]]:
     """Returns the type of the values in nested lists, and the size of the lists of each level.
 
     A tensor is one level per dimension.

@@ -42,10 +42,10 @@ class Rows(NamedTuple):
 
 
 class _Leaf(NamedTuple):
-    """A column of a file, or a field of a struct column."""
+    """A column of a file, or a field of a struct column, which is read as a column of its own."""
 
     path: tuple[str, ...]
-    """The name of the column, and of the fields inside."""
+    """The name of the column, and for a struct column the names of the nested fields."""
     type: pa.DataType
 
 
@@ -59,13 +59,13 @@ class ItemFile:
 
     Args:
         path: The file.
-        columns: Names in the file by names in the items. None: all columns.
+        columns: Names in the file of the columns to read, by their names in the items. None: all columns.
         time_axis: True if the outermost lists of a row have its steps. Not used for files that Engram has written.
         priorities: True to read the column of the priorities, if there is one.
 
     Raises:
         StorageError: The file cannot be read.
-        SignatureError: A column has a type that items do not support, or no nest has columns of these names.
+        SignatureError: A column has a type that items do not support, or the names of the columns do not form a nest.
         InvalidArgumentError: There is no column of a name in `columns`.
     """
 
@@ -75,11 +75,11 @@ class ItemFile:
         with self._open() as file:
             schema: pa.Schema = file.schema_arrow
             self.num_rows: int = file.metadata.num_rows
-        items = ItemSchema.from_arrow(schema, self._name)
-        described = {} if items is None else {column.name: column for column in items.columns}
+        item_schema = ItemSchema.from_arrow(schema, self._name)
+        described = {} if item_schema is None else {column.name: column for column in item_schema.columns}
         leaves = self._leaves(schema)
         self._reads_priorities = priorities and PRIORITY in leaves
-        selected = self._selected(leaves, columns, items)
+        selected = self._selected(leaves, columns, item_schema)
 
         def reader(name: str) -> ColumnReader:
             where, column = f"{self._name}: column `{name}`", described.get(name)
@@ -87,13 +87,13 @@ class ItemFile:
                 return ColumnReader.described(where, leaves[name].type, column)
             return ColumnReader.plain(where, leaves[name].type, time_axis=time_axis)
 
-        if items is not None and columns is None:
-            self.structure: str | None = items.structure
-            names = [column.name for column in items.columns]
+        if item_schema is not None and columns is None:
+            self.structure: str | None = item_schema.structure
+            names = [column.name for column in item_schema.columns]
         elif selected:
             numbers, _, self.structure = _engram.flatten(self._nest(selected))
-            files = list(selected.values())
-            names = [files[number] for number in numbers]
+            names_in_file = list(selected.values())
+            names = [names_in_file[number] for number in numbers]
         else:
             self.structure, names = None, []
         self._readers = [(leaves[name].path, reader(name)) for name in names]
@@ -152,13 +152,13 @@ class ItemFile:
         return leaves
 
     def _selected(
-        self, leaves: Collection[str], columns: Mapping[str, str] | None, items: ItemSchema | None
+        self, leaves: Collection[str], columns: Mapping[str, str] | None, item_schema: ItemSchema | None
     ) -> dict[str, str]:
         """Returns the names in the file of the columns to read, by names in the items."""
         if columns is not None:
             selected = dict(columns)
-        elif items is not None:
-            selected = {column.name: column.name for column in items.columns}
+        elif item_schema is not None:
+            selected = {column.name: column.name for column in item_schema.columns}
         else:
             selected = {name: name for name in leaves if name not in INFO}
         for name in selected.values():
@@ -175,7 +175,7 @@ class ItemFile:
         return selected
 
     def _nest(self, names: Collection[str]) -> dict[str, Any]:
-        """Returns the nest of dicts that has columns of these names, with the number of each column."""
+        """Returns the nest of dicts that has columns of these names; its leaves are the numbers of the columns."""
         root: dict[str, Any] = {}
         for number, name in enumerate(names):
             node: Any = root
@@ -192,7 +192,7 @@ class ItemFile:
 
 
 def _array(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
-    """Returns a column, or a field of a struct column."""
+    """Returns the values of the column, or of the field of a struct column, at `path`."""
     column, *fields = path
     array = batch[column]
     return pc.struct_field(array, fields) if fields else array

@@ -20,7 +20,7 @@ _UNLIMITED = 2**31 - 1
 class ItemInserter:
     """Inserts items of the same columns into a table.
 
-    The `with` block waits for items of `insert` that are not in the table yet.
+    The end of the `with` block waits for items that are not in the table yet.
 
     Args:
         store: A `Store` or a `Client`.
@@ -37,7 +37,7 @@ class ItemInserter:
         self._table = table
         self._structure = structure
         self._timeout = timeout
-        # Its history is the current item.
+        # The writer's history is the current item: `end_episode` clears it.
         self._writer = store.writer(history=_UNLIMITED, timeout=timeout) if has_time_axis else None
 
     def insert(self, columns: list[Cells], priorities: npt.NDArray[np.float64]) -> None:
@@ -64,7 +64,7 @@ class ItemInserter:
         self._writer.flush(_remaining(end))
 
     def _create_item(self, writer: TrajectoryWriter, item: int, columns: list[Cells], priority: float) -> None:
-        """Creates an item of columns that may differ in their number of steps."""
+        """Creates item `item` of a batch, whose columns may differ in their number of steps."""
         cells = [
             values[item : item + 1] if splits is None else values[splits[item] : splits[item + 1]]
             for values, splits in columns
@@ -99,7 +99,7 @@ def _remaining(end: float | None) -> float | None:
 
 
 def _equal_steps(columns: list[Cells]) -> int | None:
-    """Returns the number of steps of all columns of all items; None if it differs, or a column has no time axis."""
+    """Returns the number of steps that all columns of all items have; None if it differs or one has no time axis."""
     lengths = [None if splits is None else np.diff(splits) for _, splits in columns]
     first = lengths[0]
     if first is None or any(each is None or (each != first[0]).any() for each in lengths):

@@ -26,7 +26,7 @@ _FORMAT = 1
 """Version of that description."""
 
 _WHOLE_ITEM = "data"
-"""Name of the column of items that are one array. In a table, that column has no name."""
+"""Name in a file of the column of items that are a single array; in a table, it has no name."""
 
 _TYPES = {
     "bool": pa.bool_(),
@@ -130,7 +130,7 @@ class ItemSchema:
         )
 
     def difference(self, other: "ItemSchema") -> str:
-        """Returns the first difference from `other`, for an error text."""
+        """Returns what this schema has where it first differs from `other`, for an error text."""
         if [column.name for column in self.columns] != [column.name for column in other.columns]:
             return columns_text([column.name for column in self.columns])
         for column, before in zip(self.columns, other.columns, strict=True):
@@ -173,14 +173,14 @@ class ItemSchema:
 
 
 def info_fields() -> list[pa.Field]:
-    """Returns the fields of the columns that are not the items'."""
+    """Returns the fields of the columns in `INFO`."""
     return [pa.field(name, each, nullable=False) for name, each in INFO.items()]
 
 
 def _dtype_name(array: Any) -> str:  # noqa: ANN401, an array
     if array.dtype != object:
         return str(array.dtype)
-    # Only cells of size 0 have no element; then it makes no difference.
+    # An empty array has no element to check. Either dtype will do, since there is nothing to store.
     return "bytes" if array.size and isinstance(array.flat[0], bytes) else "text"
 
 

@@ -1,4 +1,4 @@
-"""Parquet files that batches of items are written to."""
+"""Writes batches of items to Parquet files."""
 
 import os
 from contextlib import suppress
@@ -35,8 +35,8 @@ class Output:
         self._path = path
         self._items_per_file = items_per_file
         self._row_group_size = row_group_size
-        self._items: ItemSchema | None = None
-        self._schema = pa.schema(info_fields())
+        self._item_schema: ItemSchema | None = None  # of the current file
+        self._arrow_schema = pa.schema(info_fields())
         self._file: _File | None = None
         self._num_files = 0
 
@@ -46,10 +46,10 @@ class Output:
         Raises:
             SignatureError: They do not fit into the file; see `write_parquet`.
         """
-        items = ItemSchema.of_batch(batch)
-        if items != self._items:
-            self._begin(items, int(batch.info.key[0]))
-        rows = _record_batch(batch, items, self._schema)
+        item_schema = ItemSchema.of_batch(batch)
+        if item_schema != self._item_schema:
+            self._begin(item_schema, int(batch.info.key[0]))
+        rows = _record_batch(batch, item_schema, self._arrow_schema)
         while rows.num_rows:
             file = self._file or self._open()
             room = rows.num_rows if self._items_per_file is None else self._items_per_file - file.num_rows
@@ -58,28 +58,28 @@ class Output:
             if file.num_rows == self._items_per_file:
                 self._close_file()
 
-    def _begin(self, items: ItemSchema, key: int) -> None:
-        """Begins a file of items with other columns; `key` is that of the first."""
-        if self._items is not None and self._items_per_file is None:
+    def _begin(self, item_schema: ItemSchema, key: int) -> None:
+        """Begins a file for items with other columns; `key` is the key of the first of them."""
+        if self._item_schema is not None and self._items_per_file is None:
             raise SignatureError(
-                f"the items of a file must have the same columns; item {key} has {items.difference(self._items)}, and "
-                f"those before it have {self._items.difference(items)}; for a directory of files, pass "
-                "`items_per_file`"
+                f"the items of a file must have the same columns; item {key} has "
+                f"{item_schema.difference(self._item_schema)}, and those before it have "
+                f"{self._item_schema.difference(item_schema)}; for a directory of files, pass `items_per_file`"
             )
-        for column in items.columns:
+        for column in item_schema.columns:
             if column.name in INFO:
                 raise SignatureError(
                     f"column `{column.name}` must have another name: the file has an additional column of this name"
                 )
         self._close_file()
-        self._items = items
-        self._schema = items.to_arrow()
+        self._item_schema = item_schema
+        self._arrow_schema = item_schema.to_arrow()
 
     def _open(self) -> "_File":
         """Opens the next file."""
         path = self._path if self._items_per_file is None else self._path / f"part-{self._num_files:010}.parquet"
         self._num_files += 1
-        self._file = _File(path, self._schema, self._row_group_size)
+        self._file = _File(path, self._arrow_schema, self._row_group_size)
         return self._file
 
     def _close_file(self) -> None:
@@ -122,7 +122,7 @@ class _File:
             schema,
             filesystem=LocalFileSystem(),
             compression="zstd",
-            # Those of lists take time, and readers do not use them.
+            # Statistics of lists take time, and readers do not use them.
             write_statistics=[field.name for field in schema if not pa.types.is_nested(field.type)],
         )
 
@@ -154,15 +154,15 @@ class _File:
             os.fsync(file.fileno())
 
     def abandon(self) -> None:
-        """Closes the file, which lacks rows."""
+        """Closes the file although rows are missing."""
         with suppress(pa.ArrowException, OSError, ValueError):
             self._writer.close()
 
 
-def _record_batch(batch: Batch, items: ItemSchema, schema: pa.Schema) -> pa.RecordBatch:
+def _record_batch(batch: Batch, item_schema: ItemSchema, schema: pa.Schema) -> pa.RecordBatch:
     """Returns the items of a batch as rows."""
     arrays, row_splits, _, _ = batch._native.flat()  # type: ignore[union-attr]  # noqa: SLF001, a scan's are native
-    columns = map(arrow_array, items.columns, arrays, row_splits)
+    columns = map(arrow_array, item_schema.columns, arrays, row_splits)
     info = batch.info
     info_columns = map(pa.array, (info.key, info.priority, info.times_sampled))
     return pa.RecordBatch.from_arrays([*columns, *info_columns], schema=schema)

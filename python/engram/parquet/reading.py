@@ -38,7 +38,7 @@ def read_parquet(
 
         read_parquet(store, "replay", "replay.parquet")
 
-    Items of files that `write_parquet` has written are equal bit for bit to those that were written: nest, dtypes,
+    If `write_parquet` has written the files, the items are equal bit for bit to those that were written: nest, dtypes,
     shapes, time axes and values. They get new keys, and `times_sampled` 0.
 
     Other files can be read as well. Their columns become those of the items:
@@ -53,7 +53,7 @@ def read_parquet(
     - Columns `_key` and `_times_sampled` are not read.
 
     Memory is needed for a batch and a row group, not for the whole file. The columns of all files are checked before
-    the first item is inserted. Rows before those that a later error names stay in the table.
+    the first item is inserted. If an error names rows, the items of all rows before these stay in the table.
 
     Args:
         store: A `Store` or a `Client`.
@@ -61,7 +61,8 @@ def read_parquet(
         path: The file, or a directory, whose files `*.parquet` are read in the order of their names.
         columns: Columns to read, as names, or as a mapping from names in the items to names in the file, for example
             `{"obs": "observations", "reward": "rewards"}`. The columns become a nest of dicts. Default: all.
-        time_axis: True if rows are trajectories, as in `Store.insert`. Files of `write_parquet` contain it.
+        time_axis: True if rows are trajectories, as in `Store.insert`. Not used for files that `write_parquet` has
+            written: their metadata states which columns have a time axis.
         priorities: Priority of all items, or `"stored"`: that of the column `_priority`, or 1 if there is none.
             With a number, that column is not read.
         batch_size: Maximum number of rows that are read at once, at most 65,536.
@@ -84,7 +85,7 @@ def read_parquet(
     _checks.instance_of("`store`", store, TableStore, "an engram.Store or an engram.Client")
     _checks.table_name("`table`", table)
     source = Path(_checks.path("`path`", path))
-    selected = _selected(columns)
+    selected = _checked_columns(columns)
     _checks.boolean("`time_axis`", time_axis)
     if priorities == "stored":
         priority = None
@@ -106,14 +107,14 @@ def read_parquet(
             has_time_axis = file.has_time_axis
             with ItemInserter(store, table, file.structure, has_time_axis=has_time_axis, timeout=timeout) as inserter:
                 for rows in file.read(batch_size):
-                    with _naming(file, rows):
+                    with _naming_rows(file, rows):
                         inserter.insert(rows.columns, _priorities(rows, priority))
                     advance(len(rows))
     return total
 
 
-def _selected(columns: Iterable[str] | Mapping[str, str] | None) -> dict[str, str] | None:
-    """Returns names in the file by names in the items."""
+def _checked_columns(columns: Iterable[str] | Mapping[str, str] | None) -> dict[str, str] | None:
+    """Returns the names in the file of the columns to read, by their names in the items; None for all columns."""
     if columns is None:
         return None
     if not isinstance(columns, Mapping):
@@ -127,7 +128,7 @@ def _selected(columns: Iterable[str] | Mapping[str, str] | None) -> dict[str, st
 
 
 def _files(path: Path) -> list[Path]:
-    """Returns the files of a path."""
+    """Returns the file at a path, or all Parquet files of the directory."""
     if path.is_dir():
         files = sorted(path.glob("*.parquet"))
         if not files:
@@ -146,7 +147,7 @@ def _priorities(rows: Rows, priority: float | None) -> npt.NDArray[np.float64]:
 
 
 @contextmanager
-def _naming(file: ItemFile, rows: Rows) -> Iterator[None]:
+def _naming_rows(file: ItemFile, rows: Rows) -> Iterator[None]:
     """Names the file and its rows in errors of the `with` block."""
     try:
         yield

@@ -41,16 +41,17 @@ def write_parquet(
     integers. The column of items that are a single array is `data`. Additional columns are `_key` (uint64),
     `_priority` (float64) and `_times_sampled` (int32).
 
-    A file or directory of the final name exists only once it is complete. One that is replaced keeps its mode; of a
-    symbolic link, the target is replaced.
+    The file or directory appears under its name only once it is complete. If it replaces another, it gets the mode of
+    that one. If `path` is a symbolic link, the file or directory that it points to is replaced.
 
     Args:
         store: A `Store` or a `Client`.
         table: Name of the table.
         path: The file, which is replaced if it exists; with `items_per_file` the directory, which must not exist or be
             empty.
-        items_per_file: Maximum number of items per file of a directory of files `part-0000000000.parquet` and so on. A
-            new file also begins where the items' columns differ from those before. Default: None, a single file.
+        items_per_file: Write a directory of files `part-0000000000.parquet` and so on, with at most this many items
+            each. A new file also begins where the items' columns differ from those before. Default: None, a single
+            file.
         row_group_size: Number of items per row group. Default: as many as fit into 64 MiB before compression.
         batch_size: Maximum number of items that are read at once, as in `TableStore.scan`.
         keys: As in `TableStore.scan`.
