@@ -184,7 +184,9 @@ def init_table_dataset(
         try:
             with closing(read_table(store, texts[-1], source, specs, tracker)) as blocks:
                 for block in blocks:
-                    if tracker.removes_items:  # then the block has one item, and TensorFlow takes its first element
+                    if (
+                        tracker.removes_items
+                    ):  # then the block has a single item, whose first element TensorFlow takes next
                         tracker.delivered = tracker.fetched
                     try:
                         yield block
@@ -254,9 +256,10 @@ def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> li
 def _infos(
     store: TableStore, *, reconnect_forever: bool, table: str
 ) -> Iterator[Mapping[str, engram.TableInfo] | None]:
-    """Yields None while the server is unreachable or its store closed, then the infos of the store's tables, once.
+    """Yields the infos of the store's tables once; before that, yields None while the server cannot be reached.
 
-    Unless `reconnect_forever`, which only datasets of servers set, raises the error instead.
+    Without `reconnect_forever`, which only datasets of servers set, raises an `UnavailableError` or a `ClosedError`
+    instead of waiting.
     """
     began = time.monotonic()
     warned = False

@@ -45,7 +45,11 @@ class ServerStore:
             raise
 
     def _load(self, fallback: str | None, tables: Sequence[Table]) -> engram.Store:
-        """Opens the store with its newest checkpoint; without one, with the newest in `fallback`, if there is one."""
+        """Opens the store with its newest checkpoint.
+
+        If its directory has no checkpoint of Engram, the newest one that Reverb wrote there is imported first; if there
+        is none either, the newest in `fallback`.
+        """
         if not _has_engram_checkpoint(self.directory):
             if _has_reverb_checkpoint(self.directory):
                 self._import(self.directory)

@@ -113,7 +113,8 @@ def call_from_tensorflow(
 ) -> list[Any]:
     """Calls `function` with the inputs as arrays and returns its results as tensors, eagerly or in a graph.
 
-    Raises TensorFlow's errors: eagerly that of the error's gRPC code, in a graph as `numpy_function` does.
+    Raises TensorFlow's errors: eagerly the one that corresponds to the error's gRPC code, in a graph those that
+    `numpy_function` raises.
     """
     tf = import_tensorflow("reverb.TFClient")
     if not tf.executing_eagerly():

@@ -208,7 +208,7 @@ class Client:
 
         Args:
             table: Name of the table.
-            num_samples: Number of items, at least 1; -1 means none. Default: 1.
+            num_samples: Number of items, at least 1; with -1, the iterator is empty. Default: 1.
             validation_timeout_ms: An argument of older Reverb releases, in milliseconds; ignored.
             emit_timesteps: If True, yield each item as a list of its steps; if False, as one sample of whole columns.
                 Default: True.
@@ -239,7 +239,7 @@ class Client:
         with closing(self._batches(table, count)) as batches:
             for batch in batches:
                 info = _info(batch)
-                columns = [_nest.without_text(column[0, ...]) for column in _nest.flatten(batch.data)]
+                columns = [_nest.text_as_bytes(column[0, ...]) for column in _nest.flatten(batch.data)]
                 if signature is not None:
                     _check_num_columns(table, signature, columns)
                 if emit_timesteps:
@@ -249,7 +249,7 @@ class Client:
                     yield ReplaySample(info, _nested(signature, columns))
 
     def _batches(self, table: str, count: int) -> Generator[engram.Batch]:
-        """Yields `count` batches of one item. If the server stops, continues with the one that replaces it."""
+        """Yields `count` batches of one item each. If the server stops, continues with the server that replaces it."""
         while True:
             with closing(self._stream(table, count)) as batches:
                 while True:
@@ -404,7 +404,7 @@ class Client:
             ) from None
 
     def _signature_for_nesting(self, table: str) -> Any:  # noqa: ANN401, a nest
-        """Returns the signature whose structure sampled data gets. Raises a ValueError if the table does not exist."""
+        """Returns the signature that structures sampled data. Raises a ValueError if the table does not exist."""
         try:
             return self._signature(table)
         except KeyError:
