@@ -30,7 +30,7 @@ class ActorDiedError(EngramError, RuntimeError):
 
 
 class Actors:
-    """The processes of the actors; the end of its `with` block kills them."""
+    """The processes of the actors, as a context manager: it starts them, and kills them at the end of its block."""
 
     def __init__(self, address: str, config: DQNConfig) -> None:
         """Prepares `config.processes - 1` actors that write to the server at `address`."""
@@ -59,9 +59,9 @@ class Actors:
                 )
 
     def __enter__(self) -> Self:
-        # A terminal sends Ctrl-C to all processes, but the learner ends the actors. They start with SIGINT blocked, as
-        # they could not handle it while they import. The resource tracker of `multiprocessing` is started before, as
-        # its start would unblock the signal again.
+        # A terminal sends Ctrl-C to all processes, but only the learner ends actors. They start with SIGINT blocked, as
+        # they could not handle it while they import modules. The resource tracker of `multiprocessing` is started
+        # before SIGINT is blocked here, because starting it would unblock the signal.
         resource_tracker.ensure_running()
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:

@@ -14,7 +14,7 @@ class RunHistory:
     """The finished episodes of a run."""
 
     def __init__(self, config: DQNConfig, report: Callable[[Progress], None] | None, report_period: float) -> None:
-        """Starts the clock; `report`, if any, is called at most every `report_period` seconds."""
+        """Starts the clock. `report`, unless None, is called at most every `report_period` seconds."""
         self._config, self._report, self._report_period = config, report, report_period
         self._started = self._reported = time.perf_counter()
         self._returns: list[float] = []

@@ -71,7 +71,7 @@ def train_in_process(config: DQNConfig, history: RunHistory) -> Result:
                         stopped = "solved"
                         break
 
-                # From this step on, there are `min_replay_size` items: the last n steps do not start an item yet.
+                # After this many steps, there are `min_replay_size` items: the last `n_step` steps start no item yet.
                 warm_up = config.min_replay_size + config.n_step
                 if step == warm_up:
                     actor.flush()  # items whose chunk is not full are not visible yet
