@@ -71,7 +71,10 @@ def saves() -> Iterator[Workload]:
     )
 
     def contenders(variant: str, engram: str, reverb: str, target: Target, *, at_process: str) -> tuple[Contender, ...]:
-        """Engram without and with a log of all changes, and Reverb. `engram`, `at_process` and `reverb` are labels."""
+        """Engram without and with a log of all changes, and Reverb.
+
+        `engram` and `reverb` are labels; `at_process` is the label of Engram with the log, `durability="process"`.
+        """
         return (
             Contender("engram", engram, variant, target=target, more={"durability": "none"}),
             Contender("engram", at_process, "changes", more={"durability": "process"}),

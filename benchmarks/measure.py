@@ -19,14 +19,14 @@ TIMEOUT = 900.0  # seconds per run
 
 @dataclass
 class Row:
-    """The results of one contender in one workload."""
+    """The results of all runs of one contender in one workload."""
 
     workload: Workload
     contender: Contender
     values: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
-    reference: list[float] = field(default_factory=list)  # what each value is compared with, if workers measure that
+    reference: list[float] = field(default_factory=list)  # `common.Result.reference` of each run, if workers measure it
     extra: dict[str, list[float]] = field(default_factory=dict)  # with the keys of `common.Result.extra`
 
     def add(self, result: dict[str, Any]) -> str:

@@ -4,8 +4,8 @@
 
 Each client writes with all kinds of writers, inserts, samples uniformly, by priority and from queues, updates
 priorities, deletes, reads infos and metrics, and creates, resets and drops tables; the first one writes checkpoints.
-Once per second, each process opens another connection. The tables must be full after half of the time, so that memory
-can level off.
+Once per second, each client process opens another connection. The tables must be full after half of the time, so that
+memory can level off.
 
 Memory is what each process has in use: anonymous pages, without those that it has offered back to the system. For each
 call that took long the report states what happened meanwhile: a checkpoint, or gaps in which a process could not run
@@ -110,7 +110,7 @@ def quantile(counts: np.ndarray, share: float) -> float:
 
 
 def memory_table(processes: dict[str, Process], seconds: float) -> str:
-    """Renders the memory per minute, and compares the last two quarters."""
+    """Renders the memory per minute, and compares the last two quarters of the time."""
     step = 60.0 if seconds >= 120.0 else max(1.0, seconds / 4)
     text = "| minute | " + " | ".join(f"{name}, MiB" for name in processes) + " |\n|---:|" + "---:|" * len(processes)
     for begin in np.arange(0.0, seconds, step):
@@ -222,7 +222,7 @@ def run(minutes: float, pause: float, number_of_clients: int) -> int:
 
 
 def main() -> int:
-    """Reads the command line."""
+    """Runs the soak test with the options of the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -279,7 +279,7 @@ def latency(task: Task) -> float:
 def memory(task: Task) -> float:
     """Resident bytes per stored item, everything included, of a table that has just become full."""
     endpoint = Endpoint(task)
-    common.steps(task.step)
+    common.steps(task.step)  # `fill` creates the same steps: their memory is allocated before the measurement
     before = common.rss_bytes(endpoint.pid)
     endpoint.fill(task)
     return (common.rss_bytes(endpoint.pid) - before) / task.items
