@@ -82,6 +82,7 @@ def _unbatched(
 
     shapes = [None if spec.shape.rank is None else [None, *spec.shape] for spec in specs]
     batched = [tf.TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
+    # True if some values are always empty.
     empty_rows = any(shape is not None and 0 in shape for shape in shapes)
     packer = ArrayPacker(batched, [i < num_packed or _is_small(spec) for i, spec in enumerate(specs)])
     empty = pack([_empty(spec) for spec in specs])
