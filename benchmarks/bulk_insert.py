@@ -43,7 +43,7 @@ def prepare(*leading_shape: int) -> Steps:
 
 
 def split(steps: Steps) -> list[Steps]:
-    """Returns each row of steps."""
+    """Splits steps along their first axis."""
     return [{name: column[row] for name, column in steps.items()} for row in range(len(steps["obs"]))]
 
 

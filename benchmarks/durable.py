@@ -15,7 +15,7 @@ TARGETS = {"process": ratio(0.7), "disk": ratio(0.5)}  # by durability: shares o
 NOISE_ITEMS = 17_700  # Atari steps of noise: 500 MB
 
 
-def stores(variant: str, writer: str) -> tuple[Contender, ...]:
+def store_contenders(variant: str, writer: str) -> tuple[Contender, ...]:
     """The same inserts in memory, and in a directory at each durability."""
     return (
         Contender("engram", f"{writer}, in memory", variant),
@@ -55,7 +55,7 @@ def inserts() -> Iterator[Workload]:
                     unit="steps/s",
                     step=step,
                     items=items,
-                    contenders=(*stores(variant, writer), *(disk if is_noise else ())),
+                    contenders=(*store_contenders(variant, writer), *(disk if is_noise else ())),
                     more={"remote": remote},
                 )
 

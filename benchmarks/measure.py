@@ -80,7 +80,7 @@ def record_pong() -> None:
 
 @contextmanager
 def run_directory(workload: Workload) -> Iterator[dict[str, object]]:
-    """Creates a fresh directory for a run on disk, and removes it afterwards; yields it as a field of the task."""
+    """Yields the field `directory` of a task on disk: a fresh one, removed afterwards. Yields {} for other tasks."""
     if not workload.on_disk:
         yield {}
         return
@@ -100,8 +100,8 @@ def measure(workload: Workload, *, runs: int, quick: bool, engines: set[str]) ->
     rows = [Row(workload, c) for c in workload.contenders if not engines or c.engine in engines]
     for turn in range(runs):
         for row in rows:
-            with run_directory(workload) as directory:
-                outcome = row.add(run_once(row.contender, workload.task(row.contender, quick=quick) | directory))
+            with run_directory(workload) as fields:
+                outcome = row.add(run_once(row.contender, workload.task(row.contender, quick=quick) | fields))
             peers.log(f"{workload.name} [{turn + 1}/{runs}] {row.contender.label}: {outcome}")
     yield from rows
 

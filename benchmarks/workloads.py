@@ -35,7 +35,7 @@ class Contender:
     variant: str = ""  # way of doing the work, one of those that the worker knows
     items: int | None = None  # replaces the workload's `items`, unless None
     target: Target | None = None
-    more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
+    more: Mapping[str, object] = field(default_factory=dict)  # further fields of the worker's task
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Workload:
     items: int = 100_000  # maximum size of the table, and its size before sampling
     quick_items: int = 10_000  # maximum of `items` in a quick run
     lower_is_better: bool = False
-    more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
+    more: Mapping[str, object] = field(default_factory=dict)  # further fields of the worker's task
     on_disk: bool = False  # every run gets a fresh directory
     reference_name: str = "first row"  # name of the reference, for tables that show a share of it
 
