@@ -219,7 +219,7 @@ def read_table(
     that the tracker counts are elements.
     """
     fetch_options = source.fetch_options
-    for infos in _infos(store, reconnect_forever=fetch_options.reconnect_forever, table=table):
+    for infos in _table_infos(store, reconnect_forever=fetch_options.reconnect_forever, table=table):
         if infos is None:
             yield None
         elif (info := infos.get(table)) is not None:
@@ -253,7 +253,7 @@ def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> li
     return per_item
 
 
-def _infos(
+def _table_infos(
     store: TableStore, *, reconnect_forever: bool, table: str
 ) -> Iterator[Mapping[str, engram.TableInfo] | None]:
     """Yields the infos of the store's tables once; before that, yields None while the server cannot be reached.

@@ -238,7 +238,7 @@ class Client:
             return
         with closing(self._batches(table, count)) as batches:
             for batch in batches:
-                info = _info(batch)
+                info = _sample_info(batch)
                 columns = [_nest.text_as_bytes(column[0, ...]) for column in _nest.flatten(batch.data)]
                 if signature is not None:
                     _check_num_columns(table, signature, columns)
@@ -341,7 +341,7 @@ class Client:
             RuntimeError: The server could not be reached for an hour.
         """
         seconds = 0 if timeout is None else _arguments.integer("timeout", timeout)
-        return {name: to_reverb_info(info) for name, info in self._infos(seconds).items()}
+        return {name: to_reverb_info(info) for name, info in self._table_infos(seconds).items()}
 
     def checkpoint(self) -> str:
         """Makes the server write a checkpoint, and returns once a restarted server would load it.
@@ -364,7 +364,7 @@ class Client:
         name = f"checkpoint-{written.number:010}"
         return name if directory is None else f"{directory}/{name}"
 
-    def _infos(self, timeout: float = 0) -> dict[str, engram.TableInfo]:
+    def _table_infos(self, timeout: float = 0) -> dict[str, engram.TableInfo]:
         """Returns the engine's table infos, and caches the signatures if none are cached.
 
         Waits `timeout` seconds for the server; 0 or less means an hour.
@@ -390,7 +390,7 @@ class Client:
             KeyError: The table does not exist.
         """
         if self._signatures is None or table not in self._signatures:
-            infos = self._infos()
+            infos = self._table_infos()
             self._signatures = {name: signature_of(info) for name, info in infos.items()}
         return self._signatures[table]
 
@@ -412,7 +412,7 @@ class Client:
             raise ValueError(f'Could not find table "{table}". The following tables exist: {tables}.') from None
 
 
-def _info(batch: engram.Batch) -> SampleInfo:
+def _sample_info(batch: engram.Batch) -> SampleInfo:
     info = batch.info
     fields = (info.key, info.probability, info.table_size, info.priority, info.times_sampled)
     return SampleInfo(*(field.item() for field in fields))
