@@ -13,7 +13,7 @@ from engram.agents.dqn.actor_process import play
 from engram.agents.dqn.config import DQNConfig
 from engram.agents.dqn.environment import Environment
 from engram.agents.dqn.learner import Learner
-from engram.agents.dqn.result import Result, Stopped
+from engram.agents.dqn.result import Result, StopReason
 from engram.agents.dqn.run_history import RunHistory
 from engram.agents.dqn.tables import EPISODES, REPLAY, WEIGHTS, make_shared_tables
 from engram.errors import DeadlineExceededError, EngramError
@@ -94,7 +94,7 @@ def train_in_processes(config: DQNConfig, history: RunHistory) -> Result:
     learner_seed, store_seed = np.random.SeedSequence(config.seed).generate_state(4).tolist()[2:]
     with Environment(config.env_id) as env:
         spaces = env.spaces
-    stopped: Stopped = "budget"
+    stopped: StopReason = "budget"
     with (
         engram.Store(make_shared_tables(config, spaces), seed=store_seed) as store,
         engram.Server(store) as server,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import engram
 from engram.agents.dqn.config import DQNConfig
 from engram.agents.dqn.network import Params
-from engram.agents.dqn.result import Progress, Result, Stopped, mean_of_last
+from engram.agents.dqn.result import Progress, Result, StopReason, mean_of_last
 from engram.agents.dqn.tables import REPLAY
 
 
@@ -49,7 +49,7 @@ class RunHistory:
         )
 
     def result(
-        self, stopped: Stopped, steps: int, learner_steps: int, params: Params, table: engram.TableInfo
+        self, stopped: StopReason, steps: int, learner_steps: int, params: Params, table: engram.TableInfo
     ) -> Result:
         """Stops the clock and returns the result."""
         return Result(
