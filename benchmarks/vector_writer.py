@@ -43,7 +43,7 @@ def pattern(k: int) -> engram.Pattern:
 
 
 def prepare(envs: int) -> list[tuple[np.ndarray, ...]]:
-    """Returns steps: actions, observations, rewards, terminated, truncated. A step after an ended one never ends."""
+    """Returns steps: actions, observations, rewards, terminated, truncated. No two in a row end an episode."""
     rng = np.random.default_rng(0)
     steps, ended = [], np.ones(envs, bool)
     for step in range(PREPARED):

@@ -80,7 +80,7 @@ class DQNConfig:
     """The beta of Schaul et al. 2016, section 3.4, at the first step; it grows linearly to 1 at `max_steps`."""
 
     processes: int = 1
-    """Number of processes. With 1, acting and learning alternate; with more, this one learns and the others act."""
+    """Number of processes. With 1, acting and learning alternate; with more, the calling one learns, the others act."""
     actor_lead: int = 32
     """Maximum number of items that an actor has in flight.
 

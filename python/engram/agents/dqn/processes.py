@@ -1,4 +1,4 @@
-"""Training in several processes: this one learns and serves the tables, spawned actors connect to it."""
+"""Training in several processes: the calling process learns and serves the tables, spawned actors connect to it."""
 
 import multiprocessing
 import signal

@@ -94,7 +94,7 @@ def read_blocks(
         try:
             yield from reader.stream()
         except (SignatureError, MismatchError):
-            # The items cannot be combined into a block, or one does not fit. The block was returned to the table.
+            # The items cannot be combined into a block, or an item does not fit. The block was returned to the table.
             if reader.single_items or fetch_options.exact_blocks:
                 raise
             reader.single_items = True
@@ -123,7 +123,7 @@ class _BlockReader:
         self._items_left = fetch_options.max_items  # number of items until reading ends; None means no limit
         self._block_items = 0  # number of items in the block converted last
         self._failed_streams = 0  # consecutive streams that failed without any result; at most `_MAX_DOUBLINGS`
-        self._consecutive_fits = 0  # items read one by one since one did not fit
+        self._consecutive_fits = 0  # items that fitted since the last that did not, while reading one by one
         self.is_done = False
         self.single_items = fetch_options.single_items and not fetch_options.exact_blocks
 

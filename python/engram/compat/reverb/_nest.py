@@ -104,7 +104,7 @@ def _build(structure: Any, leaves: Iterator[Any]) -> Any:  # noqa: ANN401, any n
 
 
 def map_structure(function: Callable[..., Any], *nests: Any) -> Any:  # noqa: ANN401, any nests
-    """Returns a nest like the first one, with `function` applied to the corresponding leaves of all nests.
+    """Returns a nest with the structure of the first one; each leaf is `function` of the corresponding leaves of all.
 
     Raises:
         ValueError: The nests differ in their number of leaves.

@@ -130,7 +130,7 @@ def call_from_tensorflow(
 
 
 def _tensorflow_error(error: Exception) -> Exception | None:
-    """Returns TensorFlow's error for one of Engram's, possibly `translated`; None for any other."""
+    """Returns TensorFlow's error for an error of Engram or its `translated` form; None for other errors."""
     engine_error = next((each for each in (error, error.__cause__) if isinstance(each, EngramError)), error)
     if isinstance(engine_error, ValueError | TypeError):
         name = "InvalidArgumentError"

@@ -183,7 +183,7 @@ class Client:
             configs: At least one config of `structured.create_config`. The writer copies them.
 
         Raises:
-            ValueError: There are no configs, or one is invalid. The message states which one, from 0, and why.
+            ValueError: There are no configs, or one is invalid. The message states its position, from 0, and why.
         """
         listed = list(configs)
         if not listed:

@@ -71,7 +71,7 @@ class TFClient:
             unknown in a `tf.function`.
 
         Raises:
-            TypeError: `table` is not text, or a dtype is not one.
+            TypeError: `table` is not text, or a leaf of `data_dtypes` is not a dtype.
             tf.errors.InvalidArgumentError: The item's columns have other dtypes or another number, they differ in
                 length, or the first step does not fit the table's signature.
             tf.errors.NotFoundError: The table does not exist.

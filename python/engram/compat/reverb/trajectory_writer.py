@@ -169,7 +169,7 @@ class TrajectoryWriter:
         """A nest like the steps so far, whose leaves are lists: a column's steps since `end_episode` last cleared it.
 
         Indexing a leaf returns a `TrajectoryColumn`: `history["obs"][-2:]` is the last two steps, `[2, ...]`;
-        `history["obs"][-1]` is the last one without a time axis, `[...]`; `history["obs"][[0, 3]]` is steps 0 and 3.
+        `history["obs"][-1]` is the last step without a time axis, `[...]`; `history["obs"][[0, 3]]` is steps 0 and 3.
         Only the newest `num_keep_alive_refs` steps can be used. Selecting an older step, or one without a value, raises
         a `ValueError`; an index beyond the end raises an `IndexError`; an index that is not an integer, a slice or a
         list of integers raises a `TypeError`.
