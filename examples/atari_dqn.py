@@ -90,7 +90,7 @@ class Network(eqx.Module):
 
     layers: eqx.nn.Sequential
 
-    def __init__(self, actions: int, key: jax.Array) -> None:
+    def __init__(self, num_actions: int, key: jax.Array) -> None:
         keys = jax.random.split(key, 5)
         relu = eqx.nn.Lambda(jax.nn.relu)
         self.layers = eqx.nn.Sequential(
@@ -104,7 +104,7 @@ class Network(eqx.Module):
                 eqx.nn.Lambda(jnp.ravel),
                 eqx.nn.Linear(64 * 7 * 7, 512, key=keys[3]),
                 relu,
-                eqx.nn.Linear(512, actions, key=keys[4]),
+                eqx.nn.Linear(512, num_actions, key=keys[4]),
             ]
         )
 
@@ -144,8 +144,8 @@ def train(game: str, steps: int, seed: int) -> tuple[float, engram.info.TableInf
     """Trains; returns the mean return of the last 20 episodes and the state of the table."""
     rng = np.random.default_rng(seed)
     env = make_env(game)
-    actions = int(env.action_space.n)
-    network = target = Network(actions, jax.random.key(seed))
+    num_actions = int(env.action_space.n)
+    network = target = Network(num_actions, jax.random.key(seed))
     opt_state = OPTIMIZER.init(eqx.filter(network, eqx.is_array))
     stack: deque[np.ndarray] = deque(maxlen=STACK)  # the policy's
     finished, episode_return, updates = [0.0], 0.0, 0
@@ -157,7 +157,7 @@ def train(game: str, steps: int, seed: int) -> tuple[float, engram.info.TableInf
         writer.begin_episode(screen)
         for step in range(steps):
             if rng.random() < max(0.05, 1 - step / (steps / 2)):
-                action = int(rng.integers(actions))
+                action = int(rng.integers(num_actions))
             else:
                 action = int(q_values(network, np.stack(stack)[None])[0].argmax())
             next_screen, reward, terminated, truncated, _ = env.step(action)
