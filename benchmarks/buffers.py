@@ -1,8 +1,8 @@
 """`python -m benchmarks.buffers`: compares `engram.buffers.ReplayBuffer` with cpprb and with `numpy.take`.
 
-Each engine runs in a process of its own, in turns. The figures are medians over the runs, of the time that the
-processor spent per call, which depends less on what else the machine does; ratios are medians over the runs of the
-ratio within a run.
+The engines run one after the other, each in a process of its own. Figures are medians over the runs of the processor
+time per call, which depends less on what else the machine does; ratios are medians over the runs of the ratio within a
+run.
 """
 
 import argparse

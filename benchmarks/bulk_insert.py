@@ -32,18 +32,18 @@ EPISODES = 1_000
 ENVS = 8
 
 
-def prepare(*lead: int) -> Steps:
-    """Returns random steps `[*lead, ...]`."""
+def prepare(*leading_shape: int) -> Steps:
+    """Returns random steps `[*leading_shape, ...]`."""
     rng = np.random.default_rng(0)
     return {
-        "obs": rng.standard_normal((*lead, 4)).astype(np.float32),
-        "action": rng.integers(0, 2, lead),
-        "reward": rng.random(lead).astype(np.float32),
+        "obs": rng.standard_normal((*leading_shape, 4)).astype(np.float32),
+        "action": rng.integers(0, 2, leading_shape),
+        "reward": rng.random(leading_shape).astype(np.float32),
     }
 
 
 def split(steps: Steps) -> list[Steps]:
-    """Returns each row of steps."""
+    """Splits steps along their first axis."""
     return [{name: column[row] for name, column in steps.items()} for row in range(len(steps["obs"]))]
 
 
@@ -95,12 +95,12 @@ def append_batches(store: engram.Store | engram.Client, steps: Steps) -> None:
             writer.append_batch({name: column[:, step] for name, column in steps.items()})
 
 
-def serve(tables: Connection) -> None:
-    """Serves an empty table until the other process closes the connection."""
+def serve(connection: Connection) -> None:
+    """Serves an empty table until the other process closes `connection`; sends the server's address to it."""
     with engram.Server([table()]) as server:
-        tables.send(server.address)
+        connection.send(server.address)
         try:
-            tables.recv()
+            connection.recv()
         except EOFError:
             return
 
@@ -117,19 +117,19 @@ def open_store(*, remote: bool) -> "Iterator[engram.Store | engram.Client]":
         with engram.Store([table()], seed=0) as store:
             yield store
         return
-    here, there = get_context("spawn").Pipe()
-    process = get_context("spawn").Process(target=serve, args=(there,))
+    parent_end, child_end = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=serve, args=(child_end,))
     process.start()
-    there.close()
-    with engram.Client(here.recv()) as client:
+    child_end.close()
+    with engram.Client(parent_end.recv()) as client:
         client.info()
         yield client
-    here.close()
+    parent_end.close()
     process.join()
 
 
 def measure(insert: Insert, steps: Steps, runs: int, *, remote: bool) -> str:
-    """Returns the rate as text."""
+    """Returns the rates per second of time and of processor time, as text."""
     count = steps["reward"].size
     rates = []
     for _ in range(runs):
@@ -164,8 +164,8 @@ def main() -> None:
     print(f"{arguments.steps:,} steps, {os.cpu_count()} processors")
     print("| steps | call | in process | to a server |")
     print("| --- | --- | ---: | ---: |")
-    for name, (lead, inserts) in shapes.items():
-        steps = prepare(*lead)
+    for name, (leading_shape, inserts) in shapes.items():
+        steps = prepare(*leading_shape)
         for call, insert in inserts:
             rates = [measure(insert, steps, arguments.runs, remote=remote) for remote in (False, True)]
             print(f"| {name} | {call} | {' | '.join(rates)} |", flush=True)

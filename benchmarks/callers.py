@@ -27,7 +27,7 @@ class Caller(threading.Thread):
         """Prepares the thread; `start` starts it."""
         super().__init__(name=name, daemon=True)
         self.action = action
-        self.calls = np.zeros((200_000, 2))  # allocated up front: it must not grow while we measure
+        self.calls = np.zeros((200_000, 2))  # allocated in advance, so that the measurement includes no allocation
         self.count = 0
         self.first = 0  # index of the first call that counts; earlier ones are warm-up
         self.failure: Exception | None = None
@@ -36,7 +36,7 @@ class Caller(threading.Thread):
     def run(self) -> None:
         """Repeats the call until `finish`, an error, or the end of the array."""
         clock, log, action = time.perf_counter, self.calls, self.action
-        log[:] = -1  # touch every page now
+        log[:] = -1  # makes the system provide all pages now
         try:
             while not self.halt.is_set() and self.count < len(log):
                 due = clock() + CALL_INTERVAL

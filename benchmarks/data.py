@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from benchmarks.workloads import Contender, Workload, ratio
 
-IN_FLIGHT = (1, 10)  # items that a dataset of Reverb's API may have requested and not returned
+IN_FLIGHT = (1, 10)  # items that a dataset of Reverb's API may have requested and not yet received
 DEFAULT_PREFETCH = 2  # batches, of `engram.data`
 # How many times faster than Reverb each framework's dataset should be.
 TARGETS = {"numpy": 20, "torch": 20, "jax": 20, "tensorflow": 10}

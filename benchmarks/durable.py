@@ -15,7 +15,7 @@ TARGETS = {"process": ratio(0.7), "disk": ratio(0.5)}  # by durability: shares o
 NOISE_ITEMS = 17_700  # Atari steps of noise: 500 MB
 
 
-def stores(variant: str, writer: str) -> tuple[Contender, ...]:
+def store_contenders(variant: str, writer: str) -> tuple[Contender, ...]:
     """The same inserts in memory, and in a directory at each durability."""
     return (
         Contender("engram", f"{writer}, in memory", variant),
@@ -55,7 +55,7 @@ def inserts() -> Iterator[Workload]:
                     unit="steps/s",
                     step=step,
                     items=items,
-                    contenders=(*stores(variant, writer), *(disk if is_noise else ())),
+                    contenders=(*store_contenders(variant, writer), *(disk if is_noise else ())),
                     more={"remote": remote},
                 )
 
@@ -71,7 +71,10 @@ def saves() -> Iterator[Workload]:
     )
 
     def contenders(variant: str, engram: str, reverb: str, target: Target, *, at_process: str) -> tuple[Contender, ...]:
-        """Engram without and with a log of all changes, and Reverb. `engram`, `at_process` and `reverb` are labels."""
+        """Engram without and with a log of all changes, and Reverb.
+
+        `engram` and `reverb` are labels; `at_process` is the label of Engram with the log, `durability="process"`.
+        """
         return (
             Contender("engram", engram, variant, target=target, more={"durability": "none"}),
             Contender("engram", at_process, "changes", more={"durability": "process"}),

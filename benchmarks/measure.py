@@ -19,14 +19,14 @@ TIMEOUT = 900.0  # seconds per run
 
 @dataclass
 class Row:
-    """The results of one contender in one workload."""
+    """The results of all runs of one contender in one workload."""
 
     workload: Workload
     contender: Contender
     values: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
-    reference: list[float] = field(default_factory=list)  # what each value is compared with, if workers measure that
+    reference: list[float] = field(default_factory=list)  # `common.Result.reference` of each run, if workers measure it
     extra: dict[str, list[float]] = field(default_factory=dict)  # with the keys of `common.Result.extra`
 
     def add(self, result: dict[str, Any]) -> str:
@@ -80,7 +80,7 @@ def record_pong() -> None:
 
 @contextmanager
 def run_directory(workload: Workload) -> Iterator[dict[str, object]]:
-    """Creates a fresh directory for a run on disk, and removes it afterwards; yields it as a field of the task."""
+    """Yields the field `directory` of a task on disk: a fresh one, removed afterwards. Yields {} for other tasks."""
     if not workload.on_disk:
         yield {}
         return
@@ -100,8 +100,8 @@ def measure(workload: Workload, *, runs: int, quick: bool, engines: set[str]) ->
     rows = [Row(workload, c) for c in workload.contenders if not engines or c.engine in engines]
     for turn in range(runs):
         for row in rows:
-            with run_directory(workload) as directory:
-                outcome = row.add(run_once(row.contender, workload.task(row.contender, quick=quick) | directory))
+            with run_directory(workload) as fields:
+                outcome = row.add(run_once(row.contender, workload.task(row.contender, quick=quick) | fields))
             peers.log(f"{workload.name} [{turn + 1}/{runs}] {row.contender.label}: {outcome}")
     yield from rows
 

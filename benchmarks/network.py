@@ -11,8 +11,9 @@ from benchmarks.workloads import Contender, Workload, ratio, value
 
 Remote = partial(Workload, more={"remote": True})
 
-SEQUENCE = 20  # steps per Atari item; items do not overlap
-SEQUENCES = {"remote": True, "length": SEQUENCE, "every": SEQUENCE, "batch": 32}
+SEQUENCE_LENGTH = 20  # steps per Atari item; items do not overlap
+# Fields of the task of workers that write and sample these items.
+SEQUENCE_TASK = {"remote": True, "length": SEQUENCE_LENGTH, "every": SEQUENCE_LENGTH, "batch": 32}
 
 
 def inserts() -> Iterator[Workload]:
@@ -115,7 +116,7 @@ def sequences() -> Iterator[Workload]:
     """Items of 20 Atari steps: of noise, which cannot be compressed, and of Pong."""
     for step, target in (("atari", ratio(1.5)), ("pong", None)):
         name = "noise" if step == "atari" else step
-        workload = partial(Workload, step=step, items=500, quick_items=100, more=SEQUENCES)
+        workload = partial(Workload, step=step, items=500, quick_items=100, more=SEQUENCE_TASK)
         yield workload(
             f"network_insert_{name}",
             job="insert",

@@ -17,8 +17,8 @@ VERSION = (3, 11)  # the newest CPython that dm-reverb 0.14 supports
 def python_of(engine: str) -> str:
     """Path of the interpreter that runs the worker of `engine`.
 
-    A peer's environment is created on first use; `make frameworks` creates that of `frameworks`; others run in this
-    one.
+    A peer's environment is created on first use; `make frameworks` creates that of `frameworks`. Other engines use the
+    interpreter of this process.
     """
     if engine == "frameworks":
         if not FRAMEWORKS.exists():

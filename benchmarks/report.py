@@ -73,7 +73,7 @@ def target_cells(row: Row, times: float | None) -> list[str]:
 def circumstances(rows: list[Row], runs: int) -> str:
     """Renders machine, versions, command and commit."""
     versions: dict[str, str] = {}
-    for row in rows:
+    for row in rows:  # the engines' environments have different versions of NumPy
         versions |= {f"{k} ({row.contender.engine})" if k == "numpy" else k: v for k, v in row.versions.items()}
     command = "python -m benchmarks " + " ".join(sys.argv[1:])
     return "".join(

@@ -4,8 +4,8 @@
 
 Each client writes with all kinds of writers, inserts, samples uniformly, by priority and from queues, updates
 priorities, deletes, reads infos and metrics, and creates, resets and drops tables; the first one writes checkpoints.
-Once per second, each process opens another connection. The tables must be full after half of the time, so that memory
-can level off.
+Once per second, each client process opens another connection. The tables must be full after half of the time, so that
+memory can level off.
 
 Memory is what each process has in use: anonymous pages, without those that it has offered back to the system. For each
 call that took long the report states what happened meanwhile: a checkpoint, or gaps in which a process could not run
@@ -68,7 +68,7 @@ class Process:
             raise RuntimeError("a process ended, or sent nothing for 60 s; its own error is above")
         return self.lines[0]
 
-    def measure(self, seconds: float) -> None:
+    def measure_memory(self, seconds: float) -> None:
         """Records the memory in use, `seconds` after the start."""
         with contextlib.suppress(OSError):
             rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text(encoding="ascii")
@@ -92,7 +92,7 @@ class Process:
         """When the process could not run."""
         return [(begin, end) for line in self.lines for begin, end in line.get("gaps", ())]
 
-    def mean(self, begin: float, end: float) -> float:
+    def mean_memory(self, begin: float, end: float) -> float:
         """Mean memory in use from `begin` to `end`, in seconds since the start, in MiB; NaN without a measurement."""
         values = [value for seconds, value in self.memory if begin <= seconds < end]
         return float(np.mean(values)) if values else float("nan")
@@ -110,15 +110,15 @@ def quantile(counts: np.ndarray, share: float) -> float:
 
 
 def memory_table(processes: dict[str, Process], seconds: float) -> str:
-    """Renders the memory per minute, and compares the last two quarters."""
+    """Renders the memory per minute, and compares the last two quarters of the time."""
     step = 60.0 if seconds >= 120.0 else max(1.0, seconds / 4)
     text = "| minute | " + " | ".join(f"{name}, MiB" for name in processes) + " |\n|---:|" + "---:|" * len(processes)
     for begin in np.arange(0.0, seconds, step):
-        cells = " | ".join(f"{each.mean(begin, begin + step):.1f}" for each in processes.values())
+        cells = " | ".join(f"{each.mean_memory(begin, begin + step):.1f}" for each in processes.values())
         text += f"\n| {begin / 60:.1f} | {cells} |"
     half, last = seconds / 2, seconds * 3 / 4
     for name, each in processes.items():
-        before, after = each.mean(half, last), each.mean(last, seconds + 1)
+        before, after = each.mean_memory(half, last), each.mean_memory(last, seconds + 1)
         text += f"\n\n* {name}: {before:.1f} MiB, then {after:.1f} MiB in the last quarter ({after / before - 1:+.1%})"
     return text
 
@@ -186,7 +186,7 @@ def run(minutes: float, pause: float, number_of_clients: int) -> int:
         while any(each.is_running() for each in clients):
             time.sleep(1.0)
             for each in processes.values():
-                each.measure(time.monotonic() - begin)
+                each.measure_memory(time.monotonic() - begin)
         failed = [name for name, each in reversed(processes.items()) if each.stop() != 0]
     failed += [
         name
@@ -201,7 +201,7 @@ def run(minutes: float, pause: float, number_of_clients: int) -> int:
     grown = [
         name
         for name, each in processes.items()
-        if each.mean(seconds * 3 / 4, seconds + 1) > (1 + MAX_GROWTH) * each.mean(half, seconds * 3 / 4)
+        if each.mean_memory(seconds * 3 / 4, seconds + 1) > (1 + MAX_GROWTH) * each.mean_memory(half, seconds * 3 / 4)
     ]
     print(f"{memory_table(processes, seconds)}\n\n{latency_table(clients)}\n")
     print(f"Longest calls:\n\n{long_calls(clients, server, ticker.take())}\n")
@@ -222,7 +222,7 @@ def run(minutes: float, pause: float, number_of_clients: int) -> int:
 
 
 def main() -> int:
-    """Reads the command line."""
+    """Runs the soak test with the options of the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,7 +1,7 @@
 """The processes of the soak test: a server, and clients that make many kinds of calls at once.
 
-Each call's latency is recorded. A ticker in each process records when it could not run: while the machine was busy or
-paused, or while another thread held the interpreter lock.
+Each call's latency is recorded. A ticker in each process records when the process could not run: while the machine was
+busy or paused, or while another thread held the interpreter lock.
 """
 
 import itertools
@@ -33,7 +33,7 @@ MAX_ITEMS = 5_000
 CHECKPOINT_EVERY = 10.0  # seconds
 CLIENT_EVERY = 1.0  # seconds between two new clients
 TABLE_EVERY = 1.0  # seconds between two new tables
-DELETE_EVERY = 10  # rounds of `deletions`, which pauses between two
+DELETE_EVERY = 10  # rounds of `deletions` per delete; there is a pause after each round
 METRICS_EVERY = 1.0  # seconds
 EPISODE = 200  # steps
 
@@ -47,7 +47,7 @@ def report(**values: object) -> None:
 
 
 class Ticker(threading.Thread):
-    """A thread that records the gaps in which it could not run, each from the tick before to the late tick after."""
+    """A thread that records the gaps in which it could not run, each from one tick to the next one, which is late."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -117,7 +117,7 @@ def steps() -> Iterator[dict[str, Any]]:
 
 
 def tables() -> list[engram.Table]:
-    """The tables. Those that are no queues are full after a minute or two; memory should not grow after that."""
+    """The tables. All except the queues are full after a minute or two; memory should not grow after that."""
     prioritized = engram.selectors.Prioritized(exponent=0.6)
     return [
         engram.Table("prioritized", max_size=MAX_ITEMS, sampler=prioritized),
@@ -129,7 +129,7 @@ def tables() -> list[engram.Table]:
 
 
 def server(directory: str) -> None:
-    """Serves until stdin is closed; reports the addresses, gaps, and when all tables but the queues have been full."""
+    """Serves until stdin is closed; reports addresses, gaps, and when each table except the queues has been full."""
     ticker = Ticker()
     not_full = {"prioritized", "uniform", "batched"}
     with (
@@ -138,7 +138,7 @@ def server(directory: str) -> None:
     ):
         report(address=running.address, metrics=running.metrics_address, started=time.monotonic())
         threading.Thread(target=sys.stdin.read, daemon=True).start()
-        while threading.active_count() > 2:  # this thread, the ticker, and the thread that ends when stdin is closed
+        while threading.active_count() > 2:  # once stdin is closed, only this thread and the ticker are left
             time.sleep(REPORT_EVERY / 10)
             if gaps := ticker.take():
                 report(gaps=gaps)

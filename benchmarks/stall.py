@@ -6,9 +6,9 @@ counts from the moment the call was due, so a late wake-up is part of it. Meanwh
 per phase.
 
 Delays of the reference are caused by the interpreter lock or the machine; the control phase shows them without any
-operation. Watchers in other processes record when a core was paused, because the host of a virtual machine can pause
-a core. The process does not return freed memory to the system, and an unmeasured run allocates what is needed:
-the cost of fresh memory from the system is not measured here.
+operation. The host of a virtual machine can pause a core, so watchers in other processes record when a core was paused.
+The cost of fresh memory from the system is not measured: the process does not return freed memory to the system, and a
+first run, which does not count, allocates what is needed.
 """
 
 import sys
@@ -38,13 +38,13 @@ def make_table(name: str, items: int) -> engram.Table:
     )
 
 
-def make_steps(*lead: int) -> dict[str, np.ndarray]:
-    """Returns a small step; with an argument, a step of that many environments."""
+def make_steps(*leading_shape: int) -> dict[str, np.ndarray]:
+    """Returns a small step; with an argument, one small step of that many environments."""
     return {
-        "obs": np.ones((*lead, 4), np.float32),
-        "action": np.ones(lead, np.int32),
-        "reward": np.ones(lead, np.float32),
-        "discount": np.ones(lead, np.float32),
+        "obs": np.ones((*leading_shape, 4), np.float32),
+        "action": np.ones(leading_shape, np.int32),
+        "reward": np.ones(leading_shape, np.float32),
+        "discount": np.ones(leading_shape, np.float32),
     }
 
 

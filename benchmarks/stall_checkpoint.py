@@ -28,7 +28,7 @@ class Load(NamedTuple):
     name: str
     items: int  # maximum size of the table
     fill: Callable[[engram.Store], None]  # fills the table
-    step: dict[str, Any]  # that is inserted
+    step: dict[str, Any]  # that the inserters write again and again
     batch: int  # items per sample
 
 

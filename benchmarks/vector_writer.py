@@ -1,10 +1,10 @@
 """`python -m benchmarks.vector_writer`: compares a `VectorWriter` with a `BatchedWriter` of equal rows and items.
 
 Both write 3-step transitions of environments with 4 numbers per observation and episodes of about 25 steps, as CartPole
-with random actions has, into one table. The bare writer is given what the `VectorWriter` computes: the returns, the
-discounts and when an episode ends. Its patterns create as many items, also at the end of an episode. The environments
-are not stepped: their results are prepared. Runs alternate, and the figures are medians of the time that the processor
-spent, which depends less on what else the machine does.
+with random actions has, into one table. The `BatchedWriter`, or bare writer, receives what the `VectorWriter` computes:
+the returns, the discounts and when an episode ends. Its patterns create as many items, also at the end of an episode.
+The environments are not stepped: their results are prepared. Runs alternate, and the figures are medians of processor
+time, which depends less on what else the machine does.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def pattern(k: int) -> engram.Pattern:
 
 
 def prepare(envs: int) -> list[tuple[np.ndarray, ...]]:
-    """Returns actions, observations, rewards, terminated and truncated of steps; no reset step ends an episode."""
+    """Returns steps: actions, observations, rewards, terminated, truncated. No two in a row end an episode."""
     rng = np.random.default_rng(0)
     steps, ended = [], np.ones(envs, bool)
     for step in range(PREPARED):

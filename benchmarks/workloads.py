@@ -10,7 +10,7 @@ class Target:
     """A bound that a figure should meet."""
 
     limit: float  # in the unit of the figure, or a ratio
-    kind: str  # "value" (this row's figure) or "ratio" (the ratio that the table shows for this row)
+    kind: str  # "value" (bounds this row's figure) or "ratio" (bounds the ratio that the table shows for this row)
     at_most: bool = False  # an upper bound; otherwise a lower one
 
     def met(self, value: float, ratio: float | None) -> bool | None:
@@ -33,9 +33,9 @@ class Contender:
     engine: str  # name of the worker module and of the environment
     label: str
     variant: str = ""  # way of doing the work, one of those that the worker knows
-    items: int | None = None  # in place of the workload's; None: those
+    items: int | None = None  # replaces the workload's `items`, unless None
     target: Target | None = None
-    more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
+    more: Mapping[str, object] = field(default_factory=dict)  # further fields of the worker's task
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Workload:
     items: int = 100_000  # maximum size of the table, and its size before sampling
     quick_items: int = 10_000  # maximum of `items` in a quick run
     lower_is_better: bool = False
-    more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
+    more: Mapping[str, object] = field(default_factory=dict)  # further fields of the worker's task
     on_disk: bool = False  # every run gets a fresh directory
     reference_name: str = "first row"  # name of the reference, for tables that show a share of it
 
@@ -71,7 +71,7 @@ class Workload:
 
 
 def ratio(limit: float, *, at_most: bool = False) -> Target:
-    """A bound on the ratio that the table shows: how many times better the baseline is; in `shares`, `shares.share`."""
+    """A bound on the ratio that the table shows: `measure.ratio` in `report.table`, else `shares.share`."""
     return Target(limit, "ratio", at_most)
 
 

@@ -3,8 +3,8 @@
     python examples/atari_dqn.py --game ALE/Breakout-v5 --steps 1000000
 
 Mnih et al. 2015, "Human-level control through deep reinforcement learning"; Machado et al. 2018, "Revisiting the Arcade
-Learning Environment", for the preprocessing. The default number of steps takes minutes on a CPU, in which the agent
-only begins to learn: look at how it stores and samples.
+Learning Environment", for the preprocessing. The default number of steps takes minutes on a CPU, and the agent only
+begins to learn: the purpose of this example is to show how steps are stored and sampled.
 """
 
 import argparse
@@ -54,13 +54,13 @@ class ScreenWriter:
         self._writer = store.pattern_writer([transition])
 
     def begin_episode(self, screen: np.ndarray) -> None:
-        """Fills the first stack; call it after `env.reset`. A stack of an unfinished episode is dropped."""
+        """Fills the first stack; call it after `env.reset`. The last step of an unfinished episode becomes no item."""
         self._writer.end_episode()
         for _ in range(STACK - 1):
             self._append(screen, 0, 0.0, 0.0)
 
     def step(self, screen: np.ndarray, action: int, reward: float, *, terminated: bool) -> None:
-        """Writes a screen, the action at it, and what the action led to."""
+        """Writes a screen, the action taken on it, and the result of the action."""
         self._append(screen, action, reward, 0.0 if terminated else DISCOUNT)
 
     def end_episode(self, screen: np.ndarray) -> None:
@@ -90,7 +90,7 @@ class Network(eqx.Module):
 
     layers: eqx.nn.Sequential
 
-    def __init__(self, actions: int, key: jax.Array) -> None:
+    def __init__(self, num_actions: int, key: jax.Array) -> None:
         keys = jax.random.split(key, 5)
         relu = eqx.nn.Lambda(jax.nn.relu)
         self.layers = eqx.nn.Sequential(
@@ -104,7 +104,7 @@ class Network(eqx.Module):
                 eqx.nn.Lambda(jnp.ravel),
                 eqx.nn.Linear(64 * 7 * 7, 512, key=keys[3]),
                 relu,
-                eqx.nn.Linear(512, actions, key=keys[4]),
+                eqx.nn.Linear(512, num_actions, key=keys[4]),
             ]
         )
 
@@ -127,8 +127,8 @@ def update(network: Network, target: Network, opt_state: Any, batch: dict[str, A
         values = jnp.take_along_axis(q_values(network, obs), batch["action"][:, None], 1)[:, 0]
         best = jnp.argmax(q_values(network, next_obs), axis=1)
         next_values = jnp.take_along_axis(q_values(target, next_obs), best[:, None], 1)[:, 0]
-        wanted = batch["reward"] + batch["discount"] * jax.lax.stop_gradient(next_values)
-        return jnp.mean(optax.losses.huber_loss(values, wanted))
+        target_values = batch["reward"] + batch["discount"] * jax.lax.stop_gradient(next_values)
+        return jnp.mean(optax.losses.huber_loss(values, target_values))
 
     gradients = eqx.filter_grad(loss)(network)
     changes, opt_state = OPTIMIZER.update(gradients, opt_state)
@@ -144,8 +144,8 @@ def train(game: str, steps: int, seed: int) -> tuple[float, engram.info.TableInf
     """Trains; returns the mean return of the last 20 episodes and the state of the table."""
     rng = np.random.default_rng(seed)
     env = make_env(game)
-    actions = int(env.action_space.n)
-    network = target = Network(actions, jax.random.key(seed))
+    num_actions = int(env.action_space.n)
+    network = target = Network(num_actions, jax.random.key(seed))
     opt_state = OPTIMIZER.init(eqx.filter(network, eqx.is_array))
     stack: deque[np.ndarray] = deque(maxlen=STACK)  # the policy's
     finished, episode_return, updates = [0.0], 0.0, 0
@@ -157,7 +157,7 @@ def train(game: str, steps: int, seed: int) -> tuple[float, engram.info.TableInf
         writer.begin_episode(screen)
         for step in range(steps):
             if rng.random() < max(0.05, 1 - step / (steps / 2)):
-                action = int(rng.integers(actions))
+                action = int(rng.integers(num_actions))
             else:
                 action = int(q_values(network, np.stack(stack)[None])[0].argmax())
             next_screen, reward, terminated, truncated, _ = env.step(action)

@@ -24,8 +24,8 @@ TARGET = 195.0
 """Mean return of 20 episodes at which the task counts as solved; a random policy has about 20."""
 
 NUM_ENVS = 8
-STEPS = 6_000  # of all environments at once
-WARM_UP = 125
+STEPS = 6_000  # calls of `envs.step`, which steps all environments
+WARM_UP = 125  # steps before the first update
 UPDATES_PER_STEP = 4
 BATCH_SIZE = 128
 TARGET_PERIOD = 100  # updates
@@ -76,6 +76,7 @@ def train(seed: int, *, n_step: int = 1, prioritized: bool = False) -> float:
     with engram.Store([table], seed=seed) as store, VectorWriter(store, envs, [items]) as writer:
         obs, info = envs.reset(seed=seed)
         writer.reset(obs, info)
+        # `returns` is of the running episodes, `finished` of those that ended, after a placeholder.
         returns, finished, updates = np.zeros(NUM_ENVS), [0.0], 0
         for step in range(STEPS):
             epsilon = max(0.01, 1 - step / 600)

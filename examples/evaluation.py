@@ -2,8 +2,8 @@
 
     python examples/evaluation.py
 
-A scan reads a snapshot. It consumes nothing, counts nothing and does not wait for rate limiters, so a learner can use
-the table meanwhile.
+A scan reads a snapshot. It removes no items, does not count as sampling, and does not wait for rate limiters, so a
+learner can use the table meanwhile.
 """
 
 import gymnasium

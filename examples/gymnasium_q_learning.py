@@ -2,9 +2,9 @@
 
     python examples/gymnasium_q_learning.py
 
-Eight copies of FrozenLake, a grid of 16 cells with holes, step together. The writer takes what they return; it knows
-from `envs` how they are reset. The learner needs no special case for the end of an episode: `discount` is 0 where the
-episode terminated, and `next_obs` is its last observation where a time limit ended it.
+Eight copies of FrozenLake, a grid of 16 cells with holes, step together. The writer receives what `envs.step` returns,
+and reads from `envs` how environments are reset. The learner needs no special case for the end of an episode:
+`discount` is 0 where the episode terminated, and `next_obs` is its last observation where a time limit ended it.
 """
 
 import gymnasium
@@ -49,7 +49,7 @@ def greedy_return(values: np.ndarray) -> float:
     while True:
         obs, reward, terminated, truncated, _ = env.step(int(values[obs].argmax()))
         if terminated or truncated:
-            return float(reward)
+            return float(reward)  # all rewards before the last step are 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures". The
 learner serves two tables: `rollouts`, a queue of sequences that blocks the actors while it is full, and `weights`,
 whose only item is the newest network. V-trace corrects for the older policies of the actors. To use more machines,
-start `act` there with the address of the learner's server.
+call `act` on them with the address of the learner's server.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def train(seed: int) -> float:
     opt_state = OPTIMIZER.init(eqx.filter(network, eqx.is_array))
     tables = [engram.Table.queue("rollouts", max_size=2 * BATCH_SIZE), engram.Table("weights", max_size=1)]
     processes = multiprocessing.get_context("spawn")
-    finished = [0.0]
+    finished = [0.0]  # the returns of finished episodes, after a placeholder
     with engram.Store(tables, seed=seed) as store:
         with engram.Server(store) as server:
             actors = [

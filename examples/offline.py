@@ -1,4 +1,4 @@
-"""Offline reinforcement learning on CartPole: recorded episodes go to a file and, from the file, train an agent.
+"""Offline reinforcement learning on CartPole: records data of a policy in a file, and trains an agent from that file.
 
     python examples/offline.py
     python examples/offline.py --format parquet
@@ -29,7 +29,7 @@ TARGET = 195.0
 """Mean return of 20 episodes at which the task counts as solved."""
 
 NUM_ENVS = 20
-RECORDED_STEPS = 500  # of all environments at once
+RECORDED_STEPS = 500  # calls of `envs.step`, which steps all environments
 UPDATES = 3_000
 BATCH_SIZE = 256
 TARGET_PERIOD = 100  # updates
@@ -41,12 +41,12 @@ Network = eqx.nn.MLP
 
 
 def noisy_policy(obs: Any, rng: np.random.Generator) -> Any:
-    """Pushes the cart to the side to which the pole falls, or half of the time to a random one."""
+    """Pushes the cart to the side to which the pole falls; half of the time, to a random side."""
     return np.where(rng.random(len(obs)) < 0.5, rng.integers(2, size=len(obs)), obs[:, 2] + 0.3 * obs[:, 3] > 0)
 
 
 def record(store: engram.Store, items: Episodes | Transitions, seed: int) -> float:
-    """Writes the items of a noisy policy; returns its mean return."""
+    """Writes the items of a noisy policy; returns the mean return of its episodes."""
     rng = np.random.default_rng(seed)
     envs = gymnasium.make_vec("CartPole-v1", num_envs=NUM_ENVS)
     returns, finished = np.zeros(NUM_ENVS), []

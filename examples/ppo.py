@@ -3,8 +3,8 @@
     python examples/ppo.py
 
 Schulman et al. 2017, "Proximal Policy Optimization Algorithms". Sequences end with their episode and are padded; the
-learner reads as many as one round needs. The log-probabilities of the actions are stored with them, so a sequence that
-was begun with the policy before is weighted correctly.
+learner reads as many as one round needs. The log-probabilities of the actions are stored with them, so that a sequence
+whose first actions the previous policy chose is weighted correctly.
 """
 
 import argparse
@@ -28,7 +28,7 @@ ROUNDS = 150
 LENGTH = 32  # steps of a sequence
 SEQUENCES = 32  # in a round
 EPOCHS, MINIBATCHES = 4, 4
-DISCOUNT, GAE = 0.99, 0.95
+DISCOUNT, GAE_LAMBDA = 0.99, 0.95
 CLIP = 0.2
 ENTROPY = 0.01
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(1e-3))
@@ -57,7 +57,7 @@ def act(network: ActorCritic, obs: Any, key: jax.Array) -> tuple[jax.Array, jax.
 
 @eqx.filter_jit
 def advantages(network: ActorCritic, batch: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-    """Returns the advantages (equation 11) and the targets of the values, f32[B, T]; padding has no meaning."""
+    """Returns the advantages (equation 11) and the targets of the values, f32[B, T]; those in padding mean nothing."""
     values = jax.vmap(jax.vmap(network.value))(batch["obs"])  # [B, T + 1]
     next_values = jnp.where(batch["terminated"], 0, values[:, 1:])
     errors = batch["reward"] + DISCOUNT * next_values - values[:, :-1]
@@ -66,7 +66,7 @@ def advantages(network: ActorCritic, batch: dict[str, Any]) -> tuple[jax.Array, 
 
     def back(advantage: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         error, has_next = step
-        advantage = error + DISCOUNT * GAE * jnp.where(has_next, advantage, 0)
+        advantage = error + DISCOUNT * GAE_LAMBDA * jnp.where(has_next, advantage, 0)
         return advantage, advantage
 
     _, advantage = jax.lax.scan(back, jnp.zeros(len(values)), (errors.T, has_next.T), reverse=True)
@@ -129,6 +129,7 @@ def train(seed: int) -> float:
     with engram.Store([queue], seed=seed) as store, VectorWriter(store, envs, [items]) as writer:
         obs, info = envs.reset(seed=seed)
         writer.reset(obs, info)
+        # `returns` is of the running episodes, `finished` of those that ended, after a placeholder.
         returns, finished = np.zeros(NUM_ENVS), [0.0]
         for _ in range(ROUNDS):
             while store.info()["rollouts"].size < SEQUENCES:

@@ -24,10 +24,10 @@ TARGET = 100.0
 """Mean return of 20 episodes at which the task counts as solved; a random policy has about 20."""
 
 NUM_ENVS = 8
-STEPS = 8_000  # of all environments at once
-WARM_UP = 250
+STEPS = 8_000  # calls of `envs.step`, which steps all environments
+WARM_UP = 250  # steps before the first update
 UPDATE_EVERY = 1  # steps
-LENGTH, PERIOD, BURN_IN = 20, 10, 5
+LENGTH, PERIOD, BURN_IN = 20, 10, 5  # steps of a sequence, from one to the next, and without learning
 BATCH_SIZE = 32  # sequences
 TARGET_PERIOD = 100  # updates
 DISCOUNT = 0.98
@@ -121,16 +121,17 @@ def train(seed: int) -> float:
         obs, info = envs.reset(seed=seed)
         writer.reset(positions(obs), info)
         state = np.zeros((NUM_ENVS, UNITS), np.float32)
+        # `returns` is of the running episodes, `finished` of those that ended, after a placeholder.
         returns, finished, updates = np.zeros(NUM_ENVS), [0.0], 0
         ended = np.zeros(NUM_ENVS, bool)
         for step in range(STEPS):
-            # The step after the end of an episode only resets: the next state begins with zeros.
             next_state, greedy = map(np.asarray, act(network, state, positions(obs)))
             epsilon = max(0.05, 1 - step / 1_000)
             actions = np.where(rng.random(NUM_ENVS) < epsilon, rng.integers(2, size=NUM_ENVS), greedy)
             obs, rewards, terminated, truncated, info = envs.step(actions)
             extras = {"state": state}
             writer.step(actions, positions(obs), rewards, terminated, truncated, info, extras=extras)
+            # `ended` is of the step before: where an episode ended then, this step only reset the environment.
             state = np.where(ended[:, None], np.float32(0), next_state)
             ended = terminated | truncated
 

@@ -38,11 +38,11 @@ def act(address: str) -> None:
             while reward == 0:
                 greedy = int(values[cell].argmax())
                 action = greedy if rng.random() > 0.5 else int(rng.integers(2))
-                following, reward = walk(cell, action)
+                next_cell, reward = walk(cell, action)
                 writer.append({"cell": np.int64(cell), "action": np.int64(action), "reward": np.float32(reward)})
                 if writer.episode_steps > 1:
                     create_item(writer)
-                cell = following
+                cell = next_cell
             # The last cell; its action and reward are not used.
             writer.append({"cell": np.int64(cell), "action": np.int64(0), "reward": np.float32(0)})
             create_item(writer)

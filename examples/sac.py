@@ -23,18 +23,19 @@ TARGET = -250.0
 """Mean return of 20 episodes at which the task counts as solved; a random policy has about -1,200."""
 
 NUM_ENVS = 4
-STEPS = 5_000  # of all environments at once
-WARM_UP = 250
+STEPS = 5_000  # calls of `envs.step`, which steps all environments
+WARM_UP = 250  # steps with random actions before the first update
 UPDATES_PER_STEP = 2
 BATCH_SIZE = 128
 DISCOUNT = 0.98
-AVERAGE_RATE = 0.01  # of the target critics
+AVERAGE_RATE = 0.01  # share of the critics that each update adds to the target critics
+REWARD_DIVISOR = 8
 MAX_TORQUE = 2.0
 OPTIMIZER = optax.adam(1e-3)
 
 
 class Networks(NamedTuple):
-    """What gradients change."""
+    """The policy, the critics and the temperature: all that the optimizer trains."""
 
     policy: eqx.nn.MLP  # observation -> mean and log of the standard deviation
     critics: tuple[eqx.nn.MLP, eqx.nn.MLP]  # observation and action -> value
@@ -68,23 +69,23 @@ def lowest_value(critics: tuple[eqx.nn.MLP, eqx.nn.MLP], obs: jax.Array, action:
 def loss(networks: Networks, target_critics: Any, batch: dict[str, Any], key: jax.Array) -> jax.Array:
     """Returns the mean of the losses of critics, policy and temperature (equations 5, 7 and 18)."""
     temperature = jnp.exp(networks.log_temperature)
-    fixed = jax.lax.stop_gradient
+    stop_gradient = jax.lax.stop_gradient
 
-    def of_transition(transition: dict[str, jax.Array], key: jax.Array) -> jax.Array:
+    def transition_loss(transition: dict[str, jax.Array], key: jax.Array) -> jax.Array:
         next_key, key = jax.random.split(key)
         next_action, next_log_density = sample_action(networks.policy, transition["next_obs"], next_key)
         next_value = lowest_value(target_critics, transition["next_obs"], next_action) - temperature * next_log_density
-        value = fixed(transition["reward"] / 8 + transition["discount"] * next_value)
+        value = stop_gradient(transition["reward"] / REWARD_DIVISOR + transition["discount"] * next_value)
         inputs = jnp.concatenate([transition["obs"], transition["action"] / MAX_TORQUE])
         critic_loss = sum((critic(inputs)[0] - value) ** 2 for critic in networks.critics)
 
         action, log_density = sample_action(networks.policy, transition["obs"], key)
-        critics = jax.tree.map(lambda leaf: fixed(leaf) if eqx.is_array(leaf) else leaf, networks.critics)
-        policy_loss = fixed(temperature) * log_density - lowest_value(critics, transition["obs"], action)
-        temperature_loss = -networks.log_temperature * fixed(log_density - 1.0)  # the entropy's target is -1
+        critics = jax.tree.map(lambda leaf: stop_gradient(leaf) if eqx.is_array(leaf) else leaf, networks.critics)
+        policy_loss = stop_gradient(temperature) * log_density - lowest_value(critics, transition["obs"], action)
+        temperature_loss = -networks.log_temperature * stop_gradient(log_density - 1.0)  # the entropy's target is -1
         return critic_loss + policy_loss + temperature_loss
 
-    return jnp.mean(jax.vmap(of_transition)(batch, jax.random.split(key, BATCH_SIZE)))
+    return jnp.mean(jax.vmap(transition_loss)(batch, jax.random.split(key, BATCH_SIZE)))
 
 
 @eqx.filter_jit
@@ -118,6 +119,7 @@ def train(seed: int) -> float:
     with engram.Store([table], seed=seed) as store, VectorWriter(store, envs, [items]) as writer:
         obs, info = envs.reset(seed=seed)
         writer.reset(obs, info)
+        # `returns` is of the running episodes, `finished` of those that ended, after a placeholder.
         returns, finished = np.zeros(NUM_ENVS), [-2_000.0]
         for step in range(STEPS):
             if step < WARM_UP:

@@ -20,14 +20,15 @@ import numpy as np
 
 from benchmarks.workers import processes
 
-FRAMES = ((84, 84, 4), np.uint8)
-OBS = {"small": ((4,), np.float32), "atari": FRAMES, "pong": FRAMES}
+FRAME_SPEC = ((84, 84, 4), np.uint8)
+# Shape and dtype of an observation, by the kind of step.
+OBS = {"small": ((4,), np.float32), "atari": FRAME_SPEC, "pong": FRAME_SPEC}
 PONG = Path(__file__).resolve().parents[2] / ".bench" / "pong.npy"  # u8[N, 84, 84], by `ale_worker`
 UNLIMITED = 1e9  # seconds
-CONCURRENT_UPDATES = 8  # each in its own thread, because a call waits for its response
+CONCURRENT_UPDATES = 8  # calls at the same time; each in its own thread, because a call waits for its response
 
-# Of rate limiters with a ratio. An error buffer of 10,000 permits a lead of 20,000 samples: more than some batches in
-# flight, and few compared with the samples of three seconds.
+# Options of rate limiters with a ratio. An error buffer of 10,000 permits a range of 20,000 samples: more than some
+# batches in flight, and few compared with the samples of three seconds.
 MIN_SIZE, ERROR_BUFFER = 2_500, 10_000
 
 Step = dict[str, Any]
@@ -142,7 +143,7 @@ def rate(
     begin: Callable[[], object] | None = None,
     warm: int = 1,
 ) -> float:
-    """Operations per second. Calls `block` for `seconds`; it returns how many operations it has made.
+    """Operations per second: calls `block` repeatedly for `seconds`; each call returns its number of operations.
 
     `finish` (a flush) is part of the measured time, because operations count once they are complete. `begin` runs after
     the warm-up of at least `warm` operations, before the clock starts.
@@ -166,7 +167,7 @@ def warmup_steps(task: Task) -> int:
 
 
 def rate_in_threads(threads: int, block: Block, seconds: float) -> float:
-    """Operations per second of all threads together."""
+    """Operations per second of all threads together; each calls `block`, as `rate` does."""
     with ThreadPoolExecutor(threads) as pool:
         return sum(pool.map(lambda _: rate(block, seconds), range(threads)))
 

@@ -26,7 +26,7 @@ def open_buffer(task: Task) -> Any:  # noqa: ANN401 - cpprb has no types
 
 
 def fill(task: Task, buffer: Any) -> None:  # noqa: ANN401
-    """Inserts `task.items` transitions with unequal priorities, in batches of `envs`; the rest is left out."""
+    """Inserts up to `task.items` transitions with unequal priorities, as many as whole batches of `envs` contain."""
     weights = common.priorities(task.items)
     batches = itertools.cycle(common.step_batches(task.step, task.envs))
     for start in range(0, task.items - task.envs + 1, task.envs):
@@ -36,7 +36,7 @@ def fill(task: Task, buffer: Any) -> None:  # noqa: ANN401
 
 
 def insert(task: Task) -> float:
-    """Transitions per second: one by one, or in batches of `envs`."""
+    """Inserted transitions per second, one by one or in batches of `envs`."""
     buffer = open_buffer(task)
     if task.variant == "batched":
         stream, size = itertools.cycle(common.step_batches(task.step, task.envs)), task.envs
@@ -53,7 +53,7 @@ def insert(task: Task) -> float:
 
 
 def sample(task: Task) -> float:
-    """Transitions per second in batches."""
+    """Sampled transitions per second, in batches of `batch`."""
     buffer = open_buffer(task)
     fill(task, buffer)
     extra = {"beta": 0.4} if task.prioritized else {}

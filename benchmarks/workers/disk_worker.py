@@ -11,7 +11,7 @@ def insert(task: Task) -> Result:
 
 
 def copy(task: Task) -> Result:
-    """MB per second of copying as many bytes as the table has: to fresh pages, and to the same pages again."""
+    """MB per second of copying as many bytes as the table has, to fresh pages; in `extra`, to the same pages again."""
     fresh, again = disk.copy(task.items * common.step_bytes(task.step))
     return Result(fresh, {"again": again})
 

@@ -244,6 +244,7 @@ def latency(task: Task) -> float:
     key = store.sample(TABLE, task.batch).info.key
     fresh = common.priorities(len(key))
     single = engram.Dataset(store, TABLE, prefetch=1)
+    # Each creates the call to measure, so that no other variant opens an iterator.
     calls: dict[str, Callable[[], Callable[[], object]]] = {
         "insert": lambda: lambda: store.insert(step, {TABLE: 1.0}),
         "sample": lambda: lambda: store.sample(TABLE, 1),

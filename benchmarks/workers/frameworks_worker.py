@@ -11,7 +11,7 @@ PREFETCH = 8  # batches
 VERSIONS = ["numpy", "torch", "jax", "tensorflow"]
 
 
-def elements(task: Task, endpoint: Endpoint) -> Block:
+def data_reader(task: Task, endpoint: Endpoint) -> Block:
     """Returns a block that reads a dataset of `engram.data`.
 
     `task.variant` is the framework, then nothing for batches of items, "steps" for batches of steps, or "single" for
@@ -26,7 +26,7 @@ def elements(task: Task, endpoint: Endpoint) -> Block:
     return lambda: int(next(iterator).data["obs"].shape[0])
 
 
-def compat_elements(task: Task, endpoint: Endpoint) -> Block:
+def compat_reader(task: Task, endpoint: Endpoint) -> Block:
     """Returns a block that reads the dataset of `engram.compat.reverb`."""
     reverb = importlib.import_module("engram.compat.reverb")
     tf = importlib.import_module("tensorflow")
@@ -37,7 +37,7 @@ def sample(task: Task) -> float:
     """Items or steps per second."""
     endpoint = Endpoint(task)
     fill(task, endpoint.store)
-    return common.rate((compat_elements if task.in_flight else elements)(task, endpoint), task.seconds)
+    return common.rate((compat_reader if task.in_flight else data_reader)(task, endpoint), task.seconds)
 
 
 if __name__ == "__main__":

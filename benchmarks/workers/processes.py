@@ -1,8 +1,8 @@
 """Child processes of a worker: the same interpreter and, by default, the same module, with another task.
 
-A child exits when its standard input is closed, so it never outlives its parent. It prints JSON lines: a server its
-address, a writer first that it is ready, and each child that ends its result. This module runs inside each peer's own
-virtual environment, so it imports only the standard library.
+A child exits when its standard input is closed, so it never outlives its parent. It prints JSON lines: a server prints
+its address, and other children print their result, before which a writer also prints that it is ready. This module runs
+inside each peer's own virtual environment, so it imports only the standard library.
 """
 
 import json
@@ -36,7 +36,7 @@ class Child:
         self.pid = self._process.pid
 
     def receive(self) -> dict[str, Any]:
-        """Waits for the child's next line; raises an error if the line has one, or if the child has exited."""
+        """Waits for the child's next line; raises an error if the line contains one, or if the child has exited."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         message = json.loads(line or '{"error": "it exited without a result"}')

@@ -265,6 +265,7 @@ def latency(task: Task) -> float:
         )
         return iter(data).__next__
 
+    # Each creates the call to measure, so that no other variant opens an iterator.
     calls: dict[str, Callable[[], Callable[[], object]]] = {
         "insert": lambda: lambda: client.insert(step, {TABLE: 1.0}),
         "writer": lambda: write,
@@ -279,7 +280,7 @@ def latency(task: Task) -> float:
 def memory(task: Task) -> float:
     """Resident bytes per stored item, everything included, of a table that has just become full."""
     endpoint = Endpoint(task)
-    common.steps(task.step)
+    common.steps(task.step)  # `fill` creates the same steps: their memory is allocated before the measurement
     before = common.rss_bytes(endpoint.pid)
     endpoint.fill(task)
     return (common.rss_bytes(endpoint.pid) - before) / task.items

@@ -28,7 +28,7 @@ def content_bytes(task: Task) -> int:
 def save(task: Task, checkpoint: Action) -> Result:
     """MB of content per second of a checkpoint; the reference is the disk's speed right before and after."""
     size = content_bytes(task)
-    # Not counted: a first write makes the system provide memory for the page cache; all later writes then meet equal
+    # Not counted: a first write makes the system provide memory for the page cache, so that all later writes have equal
     # conditions.
     disk.write(task.directory, size=size)
     direct = disk.write(task.directory, size=size, direct=True)
@@ -84,13 +84,13 @@ def restore(task: Task, restore_items: Callable[[], int]) -> Result:
         (disk.drop_cached if task.cold else disk.read)(task.directory)
 
     prepare_cache()
-    # Not counted: the host of a virtual machine may cache the files. After this read it has, for every engine.
+    # Not counted: the host of a virtual machine may cache the files. After this read it caches them for every engine.
     disk.read(task.directory)
     prepare_cache()
     before = disk.read(task.directory)
     # Not counted: makes the host of a virtual machine provide this much memory, for every engine.
     memory()
-    fresh_before, copied = memory()
+    fresh_before, again = memory()
     prepare_cache()
     start = time.perf_counter()
     restored = restore_items()
@@ -109,7 +109,7 @@ def restore(task: Task, restore_items: Callable[[], int]) -> Result:
             "{} MB/s after": after,
             "memory copied to fresh pages at {} MB/s before": fresh_before,
             "at {} MB/s after": fresh_after,
-            "{} MB/s to the same pages again": copied,
+            "{} MB/s to the same pages again": again,
         },
         reference=min(mean([before, after]), mean([fresh_before, fresh_after])),
     )

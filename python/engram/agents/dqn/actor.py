@@ -52,7 +52,7 @@ class Actor:
         self._stack: deque[npt.NDArray[Any]] = deque(maxlen=env.spaces.stack)
         pattern = make_pattern(config, env.spaces)
         self._writer = store.pattern_writer([pattern], max_in_flight_items=config.actor_lead)
-        # For one observation, matrix products are too small for threads, which would only slow down the learner.
+        # Matrix products for one observation are too small for several threads, which would only slow down the learner.
         self._one_thread = threadpool_limits(1, user_api="blas")
         self._begin_episode(env.reset(seed=env_seed))
 

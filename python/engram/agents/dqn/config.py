@@ -20,7 +20,7 @@ ATARI_DEFAULTS: Final[dict[str, Any]] = {
 
 
 def is_atari(env_id: str) -> bool:
-    """True if the id is of a game of the Arcade Learning Environment."""
+    """True if the id names a game of the Arcade Learning Environment."""
     return env_id.startswith("ALE/")
 
 
@@ -53,7 +53,7 @@ class DQNConfig:
     learning_rate: float = 1e-3
     """Adam's step size at the start; it decays linearly to a tenth over `max_steps`."""
     max_gradient_norm: float = 10.0
-    """Gradients are scaled down to this global L2 norm."""
+    """Gradients whose global L2 norm is larger are scaled down to this norm."""
     gamma: float = 0.99
     """Discount of a step that does not end the episode."""
     n_step: int = 5
@@ -80,12 +80,13 @@ class DQNConfig:
     """The beta of Schaul et al. 2016, section 3.4, at the first step; it grows linearly to 1 at `max_steps`."""
 
     processes: int = 1
-    """Number of processes. With 1, acting and learning alternate; with more, this one learns and the others act."""
+    """Number of processes. With 1, acting and learning alternate; with more, the calling one learns, the others act."""
     actor_lead: int = 32
     """Maximum number of items that an actor has in flight.
 
-    With several processes, also how many steps the actors together may be ahead of the learner, or behind it. If
-    `learn_period` is larger, it applies instead, because the learner samples one batch per `learn_period` steps."""
+    With several processes, also how many steps the actors together may be ahead of the learner, or behind it; if
+    `learn_period` is larger, up to `learn_period` steps ahead or behind, because the learner samples one batch per
+    `learn_period` steps."""
     publish_period: int = 10
     """With several processes, learner steps between two publications of the network for the actors."""
     refresh_period: int = 20

@@ -1,4 +1,4 @@
-"""Training in several processes: this one learns and serves the tables, spawned actors connect to it."""
+"""Training in several processes: the calling process learns and serves the tables, spawned actors connect to it."""
 
 import multiprocessing
 import signal
@@ -13,7 +13,7 @@ from engram.agents.dqn.actor_process import play
 from engram.agents.dqn.config import DQNConfig
 from engram.agents.dqn.environment import Environment
 from engram.agents.dqn.learner import Learner
-from engram.agents.dqn.result import Result, Stopped
+from engram.agents.dqn.result import Result, StopReason
 from engram.agents.dqn.run_history import RunHistory
 from engram.agents.dqn.tables import EPISODES, REPLAY, WEIGHTS, make_shared_tables
 from engram.errors import DeadlineExceededError, EngramError
@@ -30,7 +30,7 @@ class ActorDiedError(EngramError, RuntimeError):
 
 
 class Actors:
-    """The processes of the actors; the end of its `with` block kills them."""
+    """The processes of the actors, as a context manager: it starts them, and kills them at the end of its block."""
 
     def __init__(self, address: str, config: DQNConfig) -> None:
         """Prepares `config.processes - 1` actors that write to the server at `address`."""
@@ -59,9 +59,9 @@ class Actors:
                 )
 
     def __enter__(self) -> Self:
-        # A terminal sends Ctrl-C to all processes, but the learner ends the actors. They start with SIGINT blocked, as
-        # they could not handle it while they import. The resource tracker of `multiprocessing` is started before, as
-        # its start would unblock the signal again.
+        # A terminal sends Ctrl-C to all processes, but only the learner ends actors. They start with SIGINT blocked, as
+        # they could not handle it while they import modules. The resource tracker of `multiprocessing` is started
+        # before SIGINT is blocked here, because starting it would unblock the signal.
         resource_tracker.ensure_running()
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -94,7 +94,7 @@ def train_in_processes(config: DQNConfig, history: RunHistory) -> Result:
     learner_seed, store_seed = np.random.SeedSequence(config.seed).generate_state(4).tolist()[2:]
     with Environment(config.env_id) as env:
         spaces = env.spaces
-    stopped: Stopped = "budget"
+    stopped: StopReason = "budget"
     with (
         engram.Store(make_shared_tables(config, spaces), seed=store_seed) as store,
         engram.Server(store) as server,

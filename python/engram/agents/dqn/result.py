@@ -9,7 +9,7 @@ import numpy as np
 import engram
 from engram.agents.dqn.config import DQNConfig
 
-Stopped: TypeAlias = Literal["solved", "budget", "interrupted"]
+StopReason: TypeAlias = Literal["solved", "budget", "interrupted"]
 """Why a run stopped: `config.solved_return` reached, `config.max_steps` done, or Ctrl-C."""
 
 
@@ -36,7 +36,7 @@ class Result:
     """Result of a run."""
 
     config: DQNConfig
-    stopped: Stopped
+    stopped: StopReason
     """Why the run stopped."""
     steps: int
     """Number of environment steps done."""

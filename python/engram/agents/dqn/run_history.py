@@ -6,7 +6,7 @@ from collections.abc import Callable
 import engram
 from engram.agents.dqn.config import DQNConfig
 from engram.agents.dqn.network import Params
-from engram.agents.dqn.result import Progress, Result, Stopped, mean_of_last
+from engram.agents.dqn.result import Progress, Result, StopReason, mean_of_last
 from engram.agents.dqn.tables import REPLAY
 
 
@@ -14,7 +14,7 @@ class RunHistory:
     """The finished episodes of a run."""
 
     def __init__(self, config: DQNConfig, report: Callable[[Progress], None] | None, report_period: float) -> None:
-        """Starts the clock; `report`, if any, is called at most every `report_period` seconds."""
+        """Starts the clock. `report`, unless None, is called at most every `report_period` seconds."""
         self._config, self._report, self._report_period = config, report, report_period
         self._started = self._reported = time.perf_counter()
         self._returns: list[float] = []
@@ -49,7 +49,7 @@ class RunHistory:
         )
 
     def result(
-        self, stopped: Stopped, steps: int, learner_steps: int, params: Params, table: engram.TableInfo
+        self, stopped: StopReason, steps: int, learner_steps: int, params: Params, table: engram.TableInfo
     ) -> Result:
         """Stops the clock and returns the result."""
         return Result(

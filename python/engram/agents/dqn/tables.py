@@ -20,8 +20,8 @@ EPISODES = "episodes"
 class Step(NamedTuple):
     """One step of an actor. A sampled batch has the same fields, with two additional leading axes.
 
-    In a batch, observations are [B, S + n, ...], all other fields are [B, n + 1]. The first S observations are the
-    stack at the first step, the last S the stack n steps later.
+    In a batch, observations are [B, S + n, ...], all other fields are [B, n + 1], where S is `Spaces.stack` and n is
+    `DQNConfig.n_step`. The first S observations are the stack at the first step, the last S the stack n steps later.
     """
 
     observation: Any  # f32[O] or u8[H, W]: only the newest one, so that each is stored once
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 def make_pattern(config: DQNConfig, spaces: Spaces) -> engram.Pattern:
-    """Returns the pattern of n + 1 consecutive steps, with S - 1 more observations before them for the first stack."""
+    """Returns the pattern of n + 1 consecutive steps, after S - 1 observations for the first stack; see `Step`."""
     length = config.n_step + 1
 
     def trajectory(step: Step) -> Step:
@@ -70,7 +70,7 @@ def make_replay(
 ) -> engram.Table:
     """Returns the replay table: sampled by priority from `min_replay_size` items on, oldest item removed first.
 
-    `rate_limiter` None: samples wait for these items, inserts never wait.
+    Without a `rate_limiter`, samples wait for these items, and inserts never wait.
     """
     length = config.n_step + 1
     return engram.Table(

@@ -15,7 +15,7 @@ from engram.agents.dqn.config import DQNConfig
 from engram.agents.dqn.environment import Environment
 from engram.agents.dqn.learner import Learner
 from engram.agents.dqn.processes import train_in_processes
-from engram.agents.dqn.result import Progress, Result, Stopped
+from engram.agents.dqn.result import Progress, Result, StopReason
 from engram.agents.dqn.run_history import RunHistory
 from engram.agents.dqn.tables import REPLAY, make_replay
 
@@ -51,7 +51,7 @@ def train_in_process(config: DQNConfig, history: RunHistory) -> Result:
     # One seed for each source of randomness, all from the configuration's seed.
     seeds = np.random.SeedSequence(config.seed).generate_state(4).tolist()
     env_seed, actor_seed, learner_seed, store_seed = seeds
-    stopped: Stopped = "budget"
+    stopped: StopReason = "budget"
     step = 0
     with (
         Environment(config.env_id) as env,
@@ -71,7 +71,7 @@ def train_in_process(config: DQNConfig, history: RunHistory) -> Result:
                         stopped = "solved"
                         break
 
-                # From this step on, there are `min_replay_size` items: the last n steps do not start an item yet.
+                # After this many steps, there are `min_replay_size` items: the last `n_step` steps start no item yet.
                 warm_up = config.min_replay_size + config.n_step
                 if step == warm_up:
                     actor.flush()  # items whose chunk is not full are not visible yet

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from engram import Dataset, _engram
 from engram._consumption import ConsumptionTracker
-from engram.compat.reverb._nest import without_text
+from engram.compat.reverb._nest import text_as_bytes
 from engram.data.column_block import ColumnBlock, item_block
 from engram.errors import ClosedError, DeadlineExceededError, SignatureError, UnavailableError
 from engram.table_store import TableStore
@@ -40,8 +40,8 @@ class FetchOptions:
         timeout: Seconds without an item after which reading ends. None means no limit.
         max_items: Number of items after which reading ends. None means no limit.
         reconnect_forever: If True, wait for an unreachable server without limit.
-        poll_interval: Seconds of waiting after which None is yielded, so that the caller can stop. 0: whenever no block
-            is ready.
+        poll_interval: Seconds of waiting after which None is yielded, so that the caller can stop. 0 means that None is
+            yielded whenever no block is ready.
     """
 
     max_in_flight: int
@@ -61,8 +61,9 @@ _FITTING_ITEMS_BEFORE_BLOCKS = 64
 _CONFIRM_INTERVAL = 0.02
 """Seconds to wait for one more item before checking whether the table has one."""
 
-_EXACT_UP_TO = 8
-"""Up to this `max_in_flight`, the block size divides it, so that exactly this many items are in flight; 2 for 1."""
+_MAX_EXACT_IN_FLIGHT = 8
+"""If `max_in_flight` is at most this, the block size divides it, so that exactly `max_in_flight` items are in flight
+(two if `max_in_flight` is 1)."""
 
 _MAX_DOUBLINGS = 7
 """Number of times that the pause of 10 ms before a reconnect is doubled, up to 1 s."""
@@ -93,7 +94,7 @@ def read_blocks(
         try:
             yield from reader.stream()
         except (SignatureError, MismatchError):
-            # The items cannot be combined into a block, or one does not fit. The block was returned to the table.
+            # The items cannot be combined into a block, or an item does not fit. The block was returned to the table.
             if reader.single_items or fetch_options.exact_blocks:
                 raise
             reader.single_items = True
@@ -119,10 +120,10 @@ class _BlockReader:
         self._options = fetch_options
         self._make = make
         self._tracker = tracker
-        self._items_left = fetch_options.max_items  # until reading ends; None: no limit
-        self._block_items = 0  # of the block converted last
-        self._failed_streams = 0  # since the last block, or wait for one
-        self._consecutive_fits = 0  # items read one by one since one did not fit
+        self._items_left = fetch_options.max_items  # number of items until reading ends; None means no limit
+        self._block_items = 0  # number of items in the block converted last
+        self._failed_streams = 0  # consecutive streams that failed without any result; at most `_MAX_DOUBLINGS`
+        self._consecutive_fits = 0  # items that fitted since the last that did not, while reading one by one
         self.is_done = False
         self.single_items = fetch_options.single_items and not fetch_options.exact_blocks
 
@@ -150,15 +151,15 @@ class _BlockReader:
                     if self._items_left is not None:
                         self._items_left -= self._block_items
                 yield block
-                if block is not None and self._can_read_blocks_again():
+                if block is not None and self._switch_back_to_blocks():
                     self._mark_all_consumed()
                     return
         if num_read != max_items:  # the stream ended because of the timeout
             yield from self._confirm_empty()
         self.is_done = self.is_done or self._items_left == 0
 
-    def _can_read_blocks_again(self) -> bool:
-        """Counts an item that fitted. After enough of them, returns True and lets the next stream read blocks."""
+    def _switch_back_to_blocks(self) -> bool:
+        """Counts an item that fitted. After enough of them, lets the next stream read blocks, and returns True."""
         self._consecutive_fits = self._consecutive_fits + 1 if self.single_items else 0
         if self._options.single_items:
             return False
@@ -190,7 +191,7 @@ class _BlockReader:
 
     def _convert(self, native: _engram.Batch) -> Any:  # noqa: ANN401, a result of `make`
         block = item_block(native)
-        block = block._replace(columns=[without_text(column) for column in block.columns])
+        block = block._replace(columns=[text_as_bytes(column) for column in block.columns])
         self._block_items = len(native)
         try:
             return self._make(block)
@@ -219,8 +220,8 @@ def _default_block_size(max_in_flight: int) -> int:
     """Returns about half of `max_in_flight`.
 
     This is the largest divisor of `max_in_flight` up to the half, if it is at least a quarter of `max_in_flight` or if
-    `max_in_flight` is at most `_EXACT_UP_TO`; otherwise the half, rounded down.
+    `max_in_flight` is at most `_MAX_EXACT_IN_FLIGHT`; otherwise the half, rounded down.
     """
     half = max(1, max_in_flight // 2)
     divisor = next(size for size in range(half, 0, -1) if max_in_flight % size == 0)
-    return divisor if max_in_flight <= _EXACT_UP_TO or 2 * divisor >= half else half
+    return divisor if max_in_flight <= _MAX_EXACT_IN_FLIGHT or 2 * divisor >= half else half

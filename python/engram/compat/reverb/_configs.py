@@ -18,7 +18,8 @@ _MAX_INT32 = 2**31 - 1
 class _ConfigMessage(Message):
     """A message with list fields, and with submessages that are set by an assignment to one of their fields.
 
-    For example, `condition.mod_eq.mod = 2` sets `condition.mod_eq`.
+    For example, `condition.mod_eq.mod = 2` sets `condition.mod_eq`. A subclass lists its list fields in `_lists`, each
+    with the class of its elements.
     """
 
     _lists: ClassVar[dict[str, type]] = {}
@@ -34,7 +35,8 @@ class _ConfigMessage(Message):
             TypeError: A value does not have the type of its field.
             ValueError: A field is unknown, or an integer does not fit 32 bits.
         """
-        # The message and the field that this one was read from while the field was unset: the first assignment sets it.
+        # If this message was read from an unset field of another message: that message, and the name of the field. The
+        # first assignment to a field of this message then sets the field of the other message.
         object.__setattr__(self, "_parent", None)
         super().__init__(**fields)
 

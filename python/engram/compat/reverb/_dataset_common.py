@@ -184,7 +184,9 @@ def init_table_dataset(
         try:
             with closing(read_table(store, texts[-1], source, specs, tracker)) as blocks:
                 for block in blocks:
-                    if tracker.removes_items:  # then the block has one item, and TensorFlow takes its first element
+                    if (
+                        tracker.removes_items
+                    ):  # then the block has a single item, whose first element TensorFlow takes next
                         tracker.delivered = tracker.fetched
                     try:
                         yield block
@@ -217,7 +219,7 @@ def read_table(
     that the tracker counts are elements.
     """
     fetch_options = source.fetch_options
-    for infos in _infos(store, reconnect_forever=fetch_options.reconnect_forever, table=table):
+    for infos in _table_infos(store, reconnect_forever=fetch_options.reconnect_forever, table=table):
         if infos is None:
             yield None
         elif (info := infos.get(table)) is not None:
@@ -251,12 +253,13 @@ def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> li
     return per_item
 
 
-def _infos(
+def _table_infos(
     store: TableStore, *, reconnect_forever: bool, table: str
 ) -> Iterator[Mapping[str, engram.TableInfo] | None]:
-    """Yields None while the server is unreachable or its store closed, then the infos of the store's tables, once.
+    """Yields the infos of the store's tables once; before that, yields None while the server cannot be reached.
 
-    Unless `reconnect_forever`, which only datasets of servers set, raises the error instead.
+    Without `reconnect_forever`, which only datasets of servers set, raises an `UnavailableError` or a `ClosedError`
+    instead of waiting.
     """
     began = time.monotonic()
     warned = False

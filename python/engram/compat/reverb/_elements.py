@@ -104,7 +104,7 @@ def fixed_length_timesteps(sequence_length: int) -> Convert:
 
 
 def _sample_info(block: ColumnBlock) -> tuple[Array, ...]:
-    """Returns the fields of `SampleInfo`, which `Info` begins with."""
+    """Returns the arrays for the fields of `SampleInfo`, which are the first fields of the block's `Info`."""
     return block.info[: len(SampleInfo._fields)]
 
 
@@ -139,7 +139,7 @@ def steps_per_item(table: str, block: ColumnBlock) -> Array:
 
 
 def _ragged_shape(spec_shape: Shape, column: Array, splits: Array) -> Shape:
-    """The shape of a ragged column's items; of the first item that differs in length from `spec_shape`, if one does."""
+    """The shape of a ragged column to compare with `spec_shape`: of an item that does not fit, if there is one."""
     value_shape = column.shape[1:]
     if not spec_shape or spec_shape[0] is None:
         return (None, *value_shape)

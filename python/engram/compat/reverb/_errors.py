@@ -29,7 +29,7 @@ def translated() -> Iterator[None]:
     except native.DeadlineExceededError as error:
         raise DeadlineExceededError(str(error)) from error
     except native.UnknownTableError as error:
-        raise RuntimeError(_not_found(str(error))) from error
+        raise RuntimeError(_not_found_text(str(error))) from error
     except native.EngramError as error:
         if isinstance(error, ValueError | RuntimeError | MemoryError):
             raise
@@ -41,7 +41,8 @@ def is_stopping(error: native.ClosedError) -> bool:
     return str(error).endswith(" is stopping")
 
 
-def _not_found(text: str) -> str:
+def _not_found_text(text: str) -> str:
+    """Converts the engine's text of an unknown table to Reverb's."""
     match = _UNKNOWN_TABLE.search(text)
     if match is None:
         return text

@@ -29,12 +29,12 @@ def flattener(nest: Any) -> Flatten:  # noqa: ANN401, any nest
     """
     kind = type(nest)
     if kind is dict:
-        return _of_dict(nest)
+        return _dict_flattener(nest)
     if isinstance(nest, list | tuple):
-        return _of_sequence(kind, nest)
+        return _sequence_flattener(kind, nest)
     if is_leaf(nest):
         return _append_leaf
-    return _of_other(kind, nest)
+    return _other_flattener(kind, nest)
 
 
 def _append_leaf(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any leaf
@@ -42,14 +42,14 @@ def _append_leaf(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any le
     return True
 
 
-def _of_dict(nest: dict[Any, Any]) -> Flatten:
+def _dict_flattener(nest: dict[Any, Any]) -> Flatten:
     keys, count = sorted(nest), len(nest)
     children = [(key, flattener(nest[key])) for key in keys]
     # For a single key, `itemgetter` would return the value instead of a tuple.
     if count > 1 and all(child is _append_leaf for _, child in children):
         pick = itemgetter(*keys)
 
-        def flat(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+        def flatten_leaves(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
             if type(value) is not dict or len(value) != count:
                 return False
             try:
@@ -58,9 +58,9 @@ def _of_dict(nest: dict[Any, Any]) -> Flatten:
                 return False
             return True
 
-        return flat
+        return flatten_leaves
 
-    def deep(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+    def flatten_children(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
         if type(value) is not dict or len(value) != count:
             return False
         try:
@@ -71,34 +71,34 @@ def _of_dict(nest: dict[Any, Any]) -> Flatten:
             return False
         return True
 
-    return deep
+    return flatten_children
 
 
-def _of_sequence(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, a list or a tuple
+def _sequence_flattener(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, a list or a tuple
     children, count = [flattener(child) for child in nest], len(nest)
     if all(child is _append_leaf for child in children):
 
-        def flat(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+        def flatten_leaves(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
             if type(value) is not kind or len(value) != count:
                 return False
             leaves += value
             return True
 
-        return flat
+        return flatten_leaves
 
-    def deep(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+    def flatten_children(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
         if type(value) is not kind or len(value) != count:
             return False
         return all(child(each, leaves) for child, each in zip(children, value, strict=True))
 
-    return deep
+    return flatten_children
 
 
-def _of_other(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, another mapping, or an attrs class
+def _other_flattener(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, another mapping, or an attrs class
     keys = sorted(nest) if isinstance(nest, Mapping) else None
     paths = [path for path, _ in _nest.flatten_with_path(nest)]
 
-    def flat(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+    def flatten_by_path(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
         if type(value) is not kind or (keys is not None and sorted(value) != keys):
             return False
         paths_and_leaves = _nest.flatten_with_path(value)
@@ -107,4 +107,4 @@ def _of_other(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, another mapping
         leaves += [leaf for _, leaf in paths_and_leaves]
         return True
 
-    return flat
+    return flatten_by_path

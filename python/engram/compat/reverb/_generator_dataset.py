@@ -41,7 +41,8 @@ def generator_dataset(
     dataset raises errors as `_tf_errors.numpy_function` does.
 
     Args:
-        begin: A generator function. Its arguments are arrays or bytes. It yields arrays as `packer.pack` does.
+        begin: A generator function. Its arguments are arrays or bytes. It yields arrays in the form that `packer.pack`
+            returns.
         args: Tensors, evaluated when an iteration begins.
         packer: An `ArrayPacker` for the tensors of an element.
 
@@ -53,7 +54,7 @@ def generator_dataset(
 
     _exit_guard.register()
     number_spec = [tf.TensorSpec([], tf.int64)]
-    # Has one element, the number of the generator. That this dataset is slow per element does not matter.
+    # This dataset has a single element, the number of the generator, so its cost per element does not matter.
     variant, functions = _traced_generator_dataset(lambda *values: _number_of(begin(*values)), args, number_spec)
     numbers = tf.data.experimental.from_variant(variant, tuple(number_spec))
     result = numbers.flat_map(
@@ -65,7 +66,8 @@ def generator_dataset(
 def _number_of(iterator: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
     """Yields one element, the number under which it registers `iterator`.
 
-    TensorFlow resumes it when the iteration has ended: it then raises the error that ended it, whose type is kept here.
+    TensorFlow resumes this generator when the iteration over `iterator` has ended. If an error ended that iteration,
+    this generator raises the error, so that its type is preserved.
     """
     number = next(_numbers)
     _open_iterators[number] = iterator
@@ -112,7 +114,7 @@ def _traced_generator_dataset(
         for function, signature in (
             (_start_function(begin), [tf.TensorSpec(arg.shape, arg.dtype) for arg in args]),
             (_next_function(specs), number_spec),
-            (_stop_function, number_spec),
+            (_stop, number_spec),
         )
     )
     variant = tf.raw_ops.GeneratorDataset(
@@ -156,7 +158,7 @@ def _next_function(specs: Sequence[Any]) -> Callable[[Any], Any]:
     return next_tensors
 
 
-def _stop_function(number: Any) -> Any:  # noqa: ANN401, tensors
+def _stop(number: Any) -> Any:  # noqa: ANN401, tensors
     def stop(number: Any) -> Any:  # noqa: ANN401, arrays
         with _exit_guard:
             _close(int(number))

@@ -61,7 +61,7 @@ class DatasetMixin:
         return self._element_spec
 
     def _inputs(self) -> list[Any]:
-        """The datasets that this one reads, for TensorFlow's dataset graph: none."""
+        """The input datasets, for TensorFlow's dataset graph: none."""
         return []
 
 

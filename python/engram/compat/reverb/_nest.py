@@ -104,7 +104,7 @@ def _build(structure: Any, leaves: Iterator[Any]) -> Any:  # noqa: ANN401, any n
 
 
 def map_structure(function: Callable[..., Any], *nests: Any) -> Any:  # noqa: ANN401, any nests
-    """Returns a nest like the first one, with `function` applied to the corresponding leaves of all nests.
+    """Returns a nest with the structure of the first one; each leaf is `function` of the corresponding leaves of all.
 
     Raises:
         ValueError: The nests differ in their number of leaves.
@@ -146,8 +146,8 @@ def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy un
     raise TypeError(f"cannot convert {_describe(value)} to a tensor: the dtype {kind} is not supported")
 
 
-def without_text(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns the array; of an object array with text, a copy with bytes, which Reverb has in its place."""
+def text_as_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns the array. If it contains text, returns a copy with the text encoded as bytes, as Reverb does."""
     if array.dtype != object or not any(isinstance(element, str) for element in array.flat):
         return array
     return _encode_text(array, array)

@@ -42,11 +42,11 @@ class PatternItem(NamedTuple):
     """An item to create.
 
     Attributes:
-        config: Index of its config.
+        config_index: Index of the config that creates it.
         columns: Columns in the order of the config's pattern.
     """
 
-    config: int
+    config_index: int
     columns: list[PickedColumn]
 
 

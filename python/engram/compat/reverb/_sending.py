@@ -42,10 +42,10 @@ CLOSE_TIMEOUT = 60.0
 limit."""
 
 FIRST_PROBE_DELAY, MAX_PROBE_DELAY = 0.5, 5.0
-"""Seconds that such a writer waits before it first probes the server; maximum between two probes."""
+"""Seconds that such a writer waits for its tables before it first probes the server; maximum between two probes."""
 
 RECONNECT_TIMEOUT, RETRY_TIMEOUT = 5.0, 0.5
-"""Seconds that a probe waits for an unreachable server: normally, and if the previous probe did not reach it."""
+"""Seconds that a probe waits for an unreachable server: normally, and after a probe that did not reach the server."""
 
 
 class ServerProbe:
@@ -157,7 +157,7 @@ def _has_ended(writer: Any, steps: int, error: BaseException) -> bool:  # noqa: 
     return steps_now == 0 or steps_now < steps
 
 
-def close_native(writer: Any, name: str, server: ServerProbe | None) -> None:  # noqa: ANN401, one of the engine's
+def close_native(writer: Any, name: str, probe: ServerProbe | None) -> None:  # noqa: ANN401, one of the engine's
     """Sends all items and closes the engine's writer. Waits for the tables as described in `close_on_drop`.
 
     Warns if items have not reached their tables by then: they are lost.
@@ -168,10 +168,10 @@ def close_native(writer: Any, name: str, server: ServerProbe | None) -> None:  #
     reason = "; flush it first"
     try:
         with suppress(engram_errors.EngramError):
-            if server is None:
+            if probe is None:
                 writer.close(0.0)
-            elif not _close(writer, server):
-                reason = f": the server at {server.address} cannot be reached"
+            elif not _close(writer, probe):
+                reason = f": the server at {probe.address} cannot be reached"
     finally:
         with suppress(engram_errors.ForkedError):  # pending items belong to the parent process
             pending = writer.pending_items
@@ -181,7 +181,7 @@ def close_native(writer: Any, name: str, server: ServerProbe | None) -> None:  #
                 warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def _close(writer: Any, server: ServerProbe) -> bool:  # noqa: ANN401, one of the engine's
+def _close(writer: Any, probe: ServerProbe) -> bool:  # noqa: ANN401, one of the engine's
     """Closes the engine's writer. Returns False if items are pending and the server cannot be reached.
 
     Raises:
@@ -193,7 +193,7 @@ def _close(writer: Any, server: ServerProbe) -> bool:  # noqa: ANN401, one of th
         try:
             writer.close(min(pause, max(0.0, end - time.monotonic())))
         except engram_errors.DeadlineExceededError:
-            if not server.is_reachable():
+            if not probe.is_reachable():
                 return False
             if time.monotonic() >= end:
                 raise
@@ -202,7 +202,7 @@ def _close(writer: Any, server: ServerProbe) -> bool:  # noqa: ANN401, one of th
             return True
 
 
-def close_on_drop(writer: object, native: Any, name: str, server: ServerProbe | None) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
+def close_on_drop(writer: object, native: Any, name: str, probe: ServerProbe | None) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
     """Returns a finalizer that closes the engine's writer when `writer` is garbage-collected or the process exits.
 
     At process exit, it runs before the interpreter is torn down, while threads still run.
@@ -211,9 +211,10 @@ def close_on_drop(writer: object, native: Any, name: str, server: ServerProbe | 
         writer: The writer of this package.
         native: The engine's writer.
         name: Class name of the writer, for the warning.
-        server: Probe of the server whose tables to wait for, up to a minute, unless it is gone. None means not to wait.
+        probe: Probe of the server. The finalizer waits up to a minute for the tables, unless the server is gone. None
+            means not to wait.
     """
-    return weakref.finalize(writer, close_native, native, name, server)
+    return weakref.finalize(writer, close_native, native, name, probe)
 
 
 def _timeout_error(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:

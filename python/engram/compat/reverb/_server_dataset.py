@@ -46,8 +46,8 @@ class ServerDataset(DatasetMixin):
             max_samples: Number of items after which iteration ends, at least 1. -1 means no limit. Default: -1.
 
         Raises:
-            TypeError: A number is not an integer, the address or the table is not text, or a dtype or a shape is not
-                one.
+            TypeError: A number is not an integer, the address or the table is not text, or a leaf of `dtypes` or
+                `shapes` is not a dtype or a shape.
             ValueError: The nests differ, or a number is out of range. The message names the argument.
             ImportError: TensorFlow is not installed.
         """

@@ -35,7 +35,7 @@ class ServerStore:
         self._directory_finalizer = (
             weakref.finalize(self, _remove_unused, self.directory, os.getpid()) if paths.path is None else None
         )
-        self._snapshot = _DirectorySnapshot(self.directory)
+        self._listing = _DirectoryListing(self.directory)
         self._table_names = [table.name for table in tables]
         self._was_opened = False
         try:
@@ -45,7 +45,11 @@ class ServerStore:
             raise
 
     def _load(self, fallback: str | None, tables: Sequence[Table]) -> engram.Store:
-        """Opens the store with its newest checkpoint; without one, with the newest in `fallback`, if there is one."""
+        """Opens the store with its newest checkpoint.
+
+        If its directory has no checkpoint of Engram, the newest one that Reverb wrote there is imported first; if there
+        is none either, the newest in `fallback`.
+        """
         if not _has_engram_checkpoint(self.directory):
             if _has_reverb_checkpoint(self.directory):
                 self._import(self.directory)
@@ -111,8 +115,9 @@ class ServerStore:
             self._undo()
 
     def _undo(self) -> None:
+        """Removes the files that the store has written, and a temporary directory; called if a start fails."""
         if self._was_opened:  # otherwise the directory may belong to another server
-            self._snapshot.restore()
+            self._listing.restore()
         self._remove_temporary()
 
     def _remove_temporary(self) -> None:
@@ -120,8 +125,8 @@ class ServerStore:
             self._directory_finalizer()
 
 
-class _DirectorySnapshot:
-    """The files of a directory before it was opened."""
+class _DirectoryListing:
+    """The names of the files that a directory had before a store was opened in it."""
 
     def __init__(self, directory: str) -> None:
         path = Path(directory)

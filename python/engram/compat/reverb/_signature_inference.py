@@ -40,7 +40,7 @@ def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: 
         is the path of its column, joined by `/`.
 
     Raises:
-        TypeError: A config is not a `Config`, or a leaf that one reads has no shape, no dtype, or an unsupported dtype.
+        TypeError: A config is not a `Config`, or a leaf that configs read has no shape, no dtype or no supported dtype.
         ValueError: There are no configs, they differ in table or structure, one reads a leaf that steps do not have, or
             their columns differ in dtype or shape.
     """

@@ -131,21 +131,21 @@ class StepColumns:
             if plan.flatten(data, leaves):
                 if index:
                     self._plans.insert(0, self._plans.pop(index))
-                dense = self._converted(plan.numbers, leaves)
-                if dense is None:
+                all_present = self._convert_in_place(plan.numbers, leaves)
+                if all_present is None:
                     break
                 if check is not None:
                     check(plan.numbers, leaves)
-                return (leaves, dense) if plan.is_whole_row else (self._row(plan.numbers, leaves), False)
+                return (leaves, all_present) if plan.is_whole_row else (self._row(plan.numbers, leaves), False)
             leaves.clear()
         return self._add_structure(data, check)
 
-    def _converted(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
-        """Converts the leaves in place. Returns whether all have a value.
+    def _convert_in_place(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
+        """Converts the leaves in place. Returns True if no leaf is None, otherwise False.
 
         Returns None if a leaf is a nest or the first value of its column: `_add_structure` converts such steps.
         """
-        columns, dense = self.columns, True
+        columns, all_present = self.columns, True
         for index, (value, number) in enumerate(zip(leaves, numbers, strict=True)):
             column = columns[number]
             kind = type(value)
@@ -155,12 +155,12 @@ class StepColumns:
             elif kind in column.scalar_types:
                 continue
             elif value is None:
-                dense = False
+                all_present = False
                 continue
             if column.dtype is None or not is_leaf(value):
                 return None
             leaves[index] = checked(_nest.as_array(value), column)
-        return dense
+        return all_present
 
     def _row(self, numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
         row = [None] * len(self.columns)
@@ -274,7 +274,7 @@ def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, 
         merged = {key: _merged(old[key], new[key], (*path, key)) if key in new else old[key] for key in old} | {
             key: new[key] for key in new if key not in old
         }
-        return _same_mapping(old, merged)
+        return _as_mapping_like(old, merged)
     if _is_list_or_tuple(old) and _is_list_or_tuple(new):
         longer = max(old, new, key=len)
         merged_list = [
@@ -293,7 +293,7 @@ def _is_list_or_tuple(value: object) -> bool:
     return isinstance(value, list | tuple) and not _nest.is_namedtuple(value)
 
 
-def _same_mapping(old: Mapping[Any, Any], merged: dict[Any, Any]) -> Mapping[Any, Any]:
+def _as_mapping_like(old: Mapping[Any, Any], merged: dict[Any, Any]) -> Mapping[Any, Any]:
     """Returns `merged` as a mapping of the class of `old`."""
     if not isinstance(old, dict):
         return type(old)(merged)  # type: ignore[call-arg]  # mapping classes accept a mapping

@@ -28,8 +28,8 @@ def to_reverb_info(info: engram.TableInfo) -> TableInfo:
     limiter = info.rate_limiter
     return TableInfo(
         name=info.name,
-        sampler_options=_options(info.sampler),
-        remover_options=_options(info.remover),
+        sampler_options=_selector_options(info.sampler),
+        remover_options=_selector_options(info.remover),
         max_size=info.max_size,
         max_times_sampled=(info.max_times_sampled or 0) if times is None else times,
         rate_limiter_info=RateLimiterInfo(
@@ -60,7 +60,7 @@ def signature_of(info: engram.TableInfo) -> Any:  # noqa: ANN401, a nest
     return signature
 
 
-def _options(selector: selectors.Selector) -> KeyDistributionOptions:
+def _selector_options(selector: selectors.Selector) -> KeyDistributionOptions:
     match selector:
         case selectors.Prioritized():
             return KeyDistributionOptions(prioritized=PrioritizedOptions(priority_exponent=selector.exponent))

@@ -113,7 +113,8 @@ def call_from_tensorflow(
 ) -> list[Any]:
     """Calls `function` with the inputs as arrays and returns its results as tensors, eagerly or in a graph.
 
-    Raises TensorFlow's errors: eagerly that of the error's gRPC code, in a graph as `numpy_function` does.
+    Raises TensorFlow's errors: eagerly the one that corresponds to the error's gRPC code, in a graph those that
+    `numpy_function` raises.
     """
     tf = import_tensorflow("reverb.TFClient")
     if not tf.executing_eagerly():
@@ -129,7 +130,7 @@ def call_from_tensorflow(
 
 
 def _tensorflow_error(error: Exception) -> Exception | None:
-    """Returns TensorFlow's error for one of Engram's, possibly `translated`; None for any other."""
+    """Returns TensorFlow's error for an error of Engram or its `translated` form; None for other errors."""
     engine_error = next((each for each in (error, error.__cause__) if isinstance(each, EngramError)), error)
     if isinstance(engine_error, ValueError | TypeError):
         name = "InvalidArgumentError"

@@ -13,7 +13,7 @@ from engram.data._tf_element_counter import TfElementCounter, with_element_count
 __all__ = ["unbatched_dataset"]
 
 _MAX_SMALL_BYTES = 256
-"""Maximum size of the values that are packed. In a block of many elements, copying larger ones takes too long."""
+"""Maximum size of a tensor's value that is packed. Packing copies values; copying larger ones takes too long."""
 
 
 def unbatched_dataset(
@@ -33,7 +33,7 @@ def unbatched_dataset(
         args: Tensors, passed to `read_blocks` as arrays.
         specs: `tf.TensorSpec` of each tensor of an element.
         names: Name of each of these tensors, for error texts.
-        num_packed: Number of first tensors that are passed as one array whatever their size, see `ArrayPacker`.
+        num_packed: The first `num_packed` tensors are packed into one array, see `ArrayPacker`, even if they are large.
         counted: If True, `read_blocks` also receives a `TfElementCounter` of the elements that have left the dataset.
 
     Returns:
@@ -82,6 +82,7 @@ def _unbatched(
 
     shapes = [None if spec.shape.rank is None else [None, *spec.shape] for spec in specs]
     batched = [tf.TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
+    # True if some values are always empty.
     empty_rows = any(shape is not None and 0 in shape for shape in shapes)
     packer = ArrayPacker(batched, [i < num_packed or _is_small(spec) for i, spec in enumerate(specs)])
     empty = pack([_empty(spec) for spec in specs])
@@ -103,12 +104,12 @@ def _unbatched(
 
 def _split(elements: Elements) -> Iterator[list[Any]]:
     """Yields the arrays of each element, `[1, ...]`: elements that differ in shape cannot be passed together."""
-    splits = [None if tensor.splits is None else tensor.splits.tolist() for tensor in elements]
-    count = next(len(rows) - 1 for rows in splits if rows is not None)
+    all_splits = [None if tensor.splits is None else tensor.splits.tolist() for tensor in elements]
+    count = next(len(splits) - 1 for splits in all_splits if splits is not None)
     for i in range(count):
         yield [
-            tensor.values[i : i + 1] if rows is None else tensor.values[None, rows[i] : rows[i + 1]]
-            for tensor, rows in zip(elements, splits, strict=True)
+            tensor.values[i : i + 1] if splits is None else tensor.values[None, splits[i] : splits[i + 1]]
+            for tensor, splits in zip(elements, all_splits, strict=True)
         ]
 
 
@@ -121,6 +122,6 @@ def _is_small(spec: Any) -> bool:  # noqa: ANN401, TensorFlow's
 
 
 def _empty(spec: Any) -> Any:  # noqa: ANN401, an array
-    """Returns a tensor of no elements, `[0, ...]`."""
+    """Returns the array of a tensor for a block without elements, `[0, ...]`."""
     axes = spec.shape.as_list() if spec.shape.rank else []
     return np.zeros([0, *(axis or 0 for axis in axes)], spec.dtype.as_numpy_dtype)

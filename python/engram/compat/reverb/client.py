@@ -183,7 +183,7 @@ class Client:
             configs: At least one config of `structured.create_config`. The writer copies them.
 
         Raises:
-            ValueError: There are no configs, or one is invalid. The message states which one, from 0, and why.
+            ValueError: There are no configs, or one is invalid. The message states its position, from 0, and why.
         """
         listed = list(configs)
         if not listed:
@@ -208,7 +208,7 @@ class Client:
 
         Args:
             table: Name of the table.
-            num_samples: Number of items, at least 1; -1 means none. Default: 1.
+            num_samples: Number of items, at least 1; with -1, the iterator is empty. Default: 1.
             validation_timeout_ms: An argument of older Reverb releases, in milliseconds; ignored.
             emit_timesteps: If True, yield each item as a list of its steps; if False, as one sample of whole columns.
                 Default: True.
@@ -238,8 +238,8 @@ class Client:
             return
         with closing(self._batches(table, count)) as batches:
             for batch in batches:
-                info = _info(batch)
-                columns = [_nest.without_text(column[0, ...]) for column in _nest.flatten(batch.data)]
+                info = _sample_info(batch)
+                columns = [_nest.text_as_bytes(column[0, ...]) for column in _nest.flatten(batch.data)]
                 if signature is not None:
                     _check_num_columns(table, signature, columns)
                 if emit_timesteps:
@@ -249,7 +249,7 @@ class Client:
                     yield ReplaySample(info, _nested(signature, columns))
 
     def _batches(self, table: str, count: int) -> Generator[engram.Batch]:
-        """Yields `count` batches of one item. If the server stops, continues with the one that replaces it."""
+        """Yields `count` batches of one item each. If the server stops, continues with the server that replaces it."""
         while True:
             with closing(self._stream(table, count)) as batches:
                 while True:
@@ -341,7 +341,7 @@ class Client:
             RuntimeError: The server could not be reached for an hour.
         """
         seconds = 0 if timeout is None else _arguments.integer("timeout", timeout)
-        return {name: to_reverb_info(info) for name, info in self._infos(seconds).items()}
+        return {name: to_reverb_info(info) for name, info in self._table_infos(seconds).items()}
 
     def checkpoint(self) -> str:
         """Makes the server write a checkpoint, and returns once a restarted server would load it.
@@ -364,7 +364,7 @@ class Client:
         name = f"checkpoint-{written.number:010}"
         return name if directory is None else f"{directory}/{name}"
 
-    def _infos(self, timeout: float = 0) -> dict[str, engram.TableInfo]:
+    def _table_infos(self, timeout: float = 0) -> dict[str, engram.TableInfo]:
         """Returns the engine's table infos, and caches the signatures if none are cached.
 
         Waits `timeout` seconds for the server; 0 or less means an hour.
@@ -390,7 +390,7 @@ class Client:
             KeyError: The table does not exist.
         """
         if self._signatures is None or table not in self._signatures:
-            infos = self._infos()
+            infos = self._table_infos()
             self._signatures = {name: signature_of(info) for name, info in infos.items()}
         return self._signatures[table]
 
@@ -404,7 +404,7 @@ class Client:
             ) from None
 
     def _signature_for_nesting(self, table: str) -> Any:  # noqa: ANN401, a nest
-        """Returns the signature whose structure sampled data gets. Raises a ValueError if the table does not exist."""
+        """Returns the signature that structures sampled data. Raises a ValueError if the table does not exist."""
         try:
             return self._signature(table)
         except KeyError:
@@ -412,7 +412,7 @@ class Client:
             raise ValueError(f'Could not find table "{table}". The following tables exist: {tables}.') from None
 
 
-def _info(batch: engram.Batch) -> SampleInfo:
+def _sample_info(batch: engram.Batch) -> SampleInfo:
     info = batch.info
     fields = (info.key, info.probability, info.table_size, info.priority, info.times_sampled)
     return SampleInfo(*(field.item() for field in fields))

@@ -4,7 +4,7 @@ __all__ = ["DeadlineExceededError", "ReverbError"]
 
 
 class ReverbError(Exception):
-    """Base class of this package's own errors, of which there is one. Most errors are builtins or `engram.errors`."""
+    """Base class of `DeadlineExceededError`, this package's only own error. Others are builtins or `engram.errors`."""
 
 
 class DeadlineExceededError(ReverbError):

@@ -77,7 +77,7 @@ class Prioritized(Selector):
 
 
 class HeapSelector(Selector):
-    """Selects the item with the lowest or highest priority; among equals, the one inserted or updated least recently.
+    """Selects the item with the lowest or highest priority; among equal ones, the least recently inserted or updated.
 
     `MinHeap()` is `HeapSelector(True)`, `MaxHeap()` is `HeapSelector(False)`.
     """

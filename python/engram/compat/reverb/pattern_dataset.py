@@ -34,8 +34,8 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
         for pair in reverb.PatternDataset(steps, [config], True, lambda step: step["is_last"]):
             learn(pair["observation"])  # [2]
 
-    Leaves of elements are `[T, ...]` for slices, `[...]` for single steps. The configs' priorities are ignored; so is
-    their table, which need not exist. The input is read in Python, so create it outside of a `tf.function` and of a
+    Leaves of elements are `[T, ...]` for slices, `[...]` for single steps. The configs' priorities and tables are
+    ignored; the tables need not exist. The input is read in Python, so create it outside of a `tf.function` and of a
     `tf.Graph`.
     """
 

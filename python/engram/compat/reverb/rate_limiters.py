@@ -36,9 +36,9 @@ class RateLimiter:
             samples_per_insert: Number of samples that each insert allows, above 0.
             min_size_to_sample: Number of items in the table required for sampling, at least 1.
             min_diff: Minimum of `inserts * samples_per_insert - samples`: a sample waits if it would take the
-                difference below. `-inf` means no minimum.
-            max_diff: Maximum of the same difference: an insert waits if it would take the difference above, unless the
-                table then still has at most `min_size_to_sample` items. `inf` means no maximum.
+                difference below this minimum. `-inf` means no minimum.
+            max_diff: Maximum of the same difference: an insert waits if it would take the difference above this
+                maximum, unless the table then still has at most `min_size_to_sample` items. `inf` means no maximum.
 
         Raises:
             TypeError: `min_size_to_sample` is not an integer, or another argument is not a number.

@@ -50,8 +50,8 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
             flexible_batch_size: Accepted, at least 1 or -1, and ignored: items are sent as soon as they are available.
 
         Raises:
-            TypeError: A number is not an integer, the address or the table is not text, or a dtype or a shape is not
-                one.
+            TypeError: A number is not an integer, the address or the table is not text, or a leaf of `dtypes` or
+                `shapes` is not a dtype or a shape.
             ValueError: The nests differ, a number is out of range, or a shape does not begin with `sequence_length`.
                 The message names the argument.
             ImportError: TensorFlow is not installed.

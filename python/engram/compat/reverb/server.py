@@ -19,7 +19,7 @@ from engram.compat.reverb.table import Table, TableExtensionBase
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
-_LEASE = 86_400.0
+_LEASE_TIMEOUT = 86_400.0
 """Seconds after which sampled but unacknowledged items return to their table. Reverb has no limit."""
 
 _POLL_INTERVAL = 0.25
@@ -83,7 +83,7 @@ class Server:
                     host=_any_address() if host is None else host,
                     port=port or 0,
                     insecure=True,
-                    lease_timeout=_LEASE,
+                    lease_timeout=_LEASE_TIMEOUT,
                 )
             except BaseException:
                 self._server_store.abandon()

@@ -80,7 +80,7 @@ class StructuredWriter:
             configs: At least one config. The writer copies them.
 
         Raises:
-            ValueError: A config is invalid. The message states which one, from 0, and why.
+            ValueError: A config is invalid. The message states its position, from 0, and why.
         """
         self._native: Any = None  # opened by the first append
         for number, config in enumerate(configs):

@@ -71,7 +71,7 @@ class TFClient:
             unknown in a `tf.function`.
 
         Raises:
-            TypeError: `table` is not text, or a dtype is not one.
+            TypeError: `table` is not text, or a leaf of `data_dtypes` is not a dtype.
             tf.errors.InvalidArgumentError: The item's columns have other dtypes or another number, they differ in
                 length, or the first step does not fit the table's signature.
             tf.errors.NotFoundError: The table does not exist.
@@ -96,11 +96,11 @@ class TFClient:
         signature = None if info is None else _table_note.decode(info.note).signature
 
         def convert(block: ColumnBlock) -> list[npt.NDArray[Any]]:
-            rows = [row.values[0] for row in timesteps(table, specs, block)]
+            first_values = [tensor.values[0] for tensor in timesteps(table, specs, block)]
             if signature is not None:
-                step = map(np.asarray, rows[len(SampleInfo._fields) :])
+                step = map(np.asarray, first_values[len(SampleInfo._fields) :])
                 check_signature(table, [TensorSpec(leaf.shape, leaf.dtype) for leaf in step], signature)
-            return rows
+            return first_values
 
         blocks = read_blocks(store, table, FetchOptions(max_in_flight=1, max_items=1), convert)
         return next(block for block in blocks if block is not None)

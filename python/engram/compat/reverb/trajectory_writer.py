@@ -95,7 +95,7 @@ class TrajectoryWriter:
         if self._closed:
             raise RuntimeError(_CLOSED)
         state = self._state
-        row, dense = self._steps.to_row(data, self._check_unset if state.step_is_open else None)
+        row, all_present = self._steps.to_row(data, self._check_unset if state.step_is_open else None)
         if len(self._columns) != len(row):
             self._add_columns()
         native = self._native or self._open_native()
@@ -103,15 +103,18 @@ class TrajectoryWriter:
             native.append(tuple(row), partial_step=partial_step)
         except BaseException:
             if state.append_took_effect(row):
-                self._advance(row, dense=dense, partial=partial_step)
+                self._advance(row, all_present=all_present, partial=partial_step)
             with translated():
                 raise
-        self._advance(row, dense=dense, partial=partial_step)
+        self._advance(row, all_present=all_present, partial=partial_step)
 
-    def _advance(self, row: Sequence[Any], *, dense: bool, partial: bool) -> None:
-        """Updates the state after the engine stored a step, or a part of one."""
+    def _advance(self, row: Sequence[Any], *, all_present: bool, partial: bool) -> None:
+        """Updates the state after the engine stored a step, or a part of one.
+
+        `row` and `all_present` are the results of `StepColumns.to_row`.
+        """
         state = self._state
-        if state.step_is_open or not dense:
+        if state.step_is_open or not all_present:
             record_missing_values(state, self._columns, row)
         state.step_is_open = partial
         state.num_complete_steps += not partial
@@ -141,14 +144,14 @@ class TrajectoryWriter:
         """Opens the engine's writer at the first append, when the columns and their configuration are known."""
         configured = [length for _, length in self._configured.values() if length is not None]
         default = [] if self._all_configured() else [chunk_length(self._steps.columns, self._keep)]
-        chunk = max(configured + default)
+        steps_per_chunk = max(configured + default)
         self._eager_items = 0 if configured else _sending.EAGER_ITEMS
-        self._has_fixed_chunk_length = bool(configured) or chunk < LONGEST_CHUNK
+        self._has_fixed_chunk_length = bool(configured) or steps_per_chunk < LONGEST_CHUNK
         with translated():
             writer = self._client._store.writer(  # noqa: SLF001, same package
                 history=max(self._keep, *(keep for keep, _ in self._configured.values()), 1),
                 # None: the engine chooses the length, and may store small steps more compactly.
-                chunk_length=chunk if self._has_fixed_chunk_length else None,
+                chunk_length=steps_per_chunk if self._has_fixed_chunk_length else None,
                 max_in_flight_items=_sending.MAX_IN_FLIGHT_ITEMS,
                 max_waiting_items=None,
             )
@@ -166,7 +169,7 @@ class TrajectoryWriter:
         """A nest like the steps so far, whose leaves are lists: a column's steps since `end_episode` last cleared it.
 
         Indexing a leaf returns a `TrajectoryColumn`: `history["obs"][-2:]` is the last two steps, `[2, ...]`;
-        `history["obs"][-1]` is the last one without a time axis, `[...]`; `history["obs"][[0, 3]]` is steps 0 and 3.
+        `history["obs"][-1]` is the last step without a time axis, `[...]`; `history["obs"][[0, 3]]` is steps 0 and 3.
         Only the newest `num_keep_alive_refs` steps can be used. Selecting an older step, or one without a value, raises
         a `ValueError`; an index beyond the end raises an `IndexError`; an index that is not an integer, a slice or a
         list of integers raises a `TypeError`.

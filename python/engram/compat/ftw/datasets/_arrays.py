@@ -17,8 +17,7 @@ from engram.compat.ftw.datasets._options import DatasetOptions
 from engram.compat.reverb import _nest
 from engram.compat.reverb._block_reader import MismatchError
 from engram.compat.reverb._dataset_common import ElementSource, read_table
-from engram.compat.reverb._elements import Convert as ConvertItems
-from engram.compat.reverb._elements import Elements
+from engram.compat.reverb._elements import Convert, Elements
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.data.column_block import Array, ColumnBlock
@@ -27,7 +26,7 @@ from engram.table_store import TableStore
 
 __all__ = ["ArrayDataset", "array_converter"]
 
-Convert = Callable[[list[Any]], list[Any]]
+ConvertLeaves = Callable[[list[Any]], list[Any]]
 """Converts the leaves of a batch or an element from NumPy arrays to arrays of a framework."""
 
 _IDLE_SLEEP = 0.002
@@ -43,15 +42,15 @@ class ArrayDataset:
     """An iterable of batches. Each iterator fetches items ahead; closing it returns unconsumed ones to the table.
 
     If batches consist of whole items of a single store, which must be equal in shape, items are fetched as batches.
-    Otherwise they are fetched in blocks of up to the batch size (without one: half of `max_in_flight`), or singly if
-    the table has `max_times_sampled` or if items do not fit one block.
+    Otherwise they are fetched in blocks of up to the batch size (without a batch size: half of `max_in_flight`), or one
+    by one if the table has `max_times_sampled` or if items cannot be combined into a block.
 
-    An item is consumed once a batch with its first element is yielded. If an insert waits for space while the iterator
-    holds items of an incomplete batch, from then on all fetched items count as consumed when further ones are
-    requested, even before their batch is yielded.
+    An item is consumed once a batch with its first element is yielded. This changes when an insert waits for the space
+    of items that are held for an incomplete batch: from then on, each request for more items counts all fetched items
+    as consumed, even if their batch is not yielded yet.
     """
 
-    def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], convert: Convert) -> None:
+    def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], convert: ConvertLeaves) -> None:
         """Creates the iterable. Nothing is fetched before iteration begins."""
         self._options = options
         self._whole_batches = (
@@ -99,8 +98,8 @@ class ArrayDataset:
                 for reader, items in zip(readers[:-1], consumed_items[:-1], strict=True):
                     reader.tracker.delivered = items
                 items = consumed_items[-1]
-                # Ctrl-C can strike in any call, so none is between this assignment and the `yield`. With several
-                # stores, it can still strike after the items of only some of them were delivered.
+                # Ctrl-C can interrupt any call, so there is none between this assignment and the `yield`. With several
+                # stores, it can still interrupt this function after the items of only some of them were delivered.
                 last.delivered = items
                 yield sample
 
@@ -116,7 +115,9 @@ class ArrayDataset:
         )
         convert = options.source.convert
         return replace(
-            options.source, fetch_options=fetch_options, convert=_same_length(convert) if whole_batches else convert
+            options.source,
+            fetch_options=fetch_options,
+            convert=_with_length_check(convert) if whole_batches else convert,
         )
 
     def _blocks(self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker) -> Any:  # noqa: ANN401, a generator
@@ -143,6 +144,7 @@ class ArrayDataset:
 
 
 def _split(block: Elements) -> Iterator[list[Array]]:
+    """Yields the leaves of each element of a block."""
     first = block[0]
     count = len(first.values) if first.splits is None else len(first.splits) - 1
     for index in range(count):
@@ -153,7 +155,7 @@ def _split(block: Elements) -> Iterator[list[Array]]:
 
 
 class _StoreReader:
-    """Reads the elements of one store, or whole batches of them, and tracks which of its items were consumed."""
+    """Reads elements, or whole batches of them, from one store, and tracks which of the store's items were consumed."""
 
     def __init__(
         self, store: TableStore, table: str, read: Callable[[ConsumptionTracker], Generator[list[Array] | None]]
@@ -162,7 +164,7 @@ class _StoreReader:
         self._table = table
         self.tracker = ConsumptionTracker()
         self.elements = read(self.tracker)
-        self.num_elements = 0  # that `next` has returned
+        self.num_elements = 0  # number of elements that `next` has returned
 
     def next(self) -> list[Array] | None:
         """Returns the next element; None if there is none yet."""
@@ -171,7 +173,7 @@ class _StoreReader:
         return element
 
     def release_if_inserts_wait(self) -> None:
-        """Stops holding items if an insert waits, which may need their space."""
+        """Stops holding items if an insert waits, because it may wait for the space that they occupy."""
         if self.tracker.is_holding:
             info = self._store.info().get(self._table)
             if info is not None and info.waiting_inserts > 0:
@@ -203,7 +205,7 @@ def _interleaved(readers: Sequence[_StoreReader], *, strict_order: bool) -> Iter
             time.sleep(_IDLE_SLEEP)
 
 
-def _same_length(convert_items: ConvertItems) -> ConvertItems:
+def _with_length_check(convert_items: Convert) -> Convert:
     """Wraps `convert_items` with a check that all items have the same number of steps."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
@@ -234,7 +236,7 @@ def _mismatch_text(table: str, properties: Sequence[str]) -> str:
     return f"elements of a batch of table `{table}` must have equal shapes; one has {properties[0]} and another {other}"
 
 
-def array_converter(framework: str) -> Convert:
+def array_converter(framework: str) -> ConvertLeaves:
     """Returns a function that converts NumPy arrays to arrays of a framework. Text is not converted.
 
     Raises:

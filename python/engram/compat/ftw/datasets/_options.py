@@ -20,7 +20,7 @@ class DatasetOptions:
         batch_size: Number of elements per batch; None for single elements.
         prefetch_size: Number of batches to prefetch.
         allows_ragged: True if the elements of a batch may differ in shape.
-        num_parallel_calls: Number of threads that read from several stores.
+        num_parallel_calls: Number of threads that read from several stores. Used with TensorFlow only.
         deterministic: If True, stores are read in strict rotation. If False, a store without items is skipped.
     """
 

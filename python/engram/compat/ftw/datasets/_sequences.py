@@ -36,15 +36,18 @@ def as_whole_items(sequence_length: int | None, is_state: Sequence[bool]) -> Con
 
 
 def cut_into_sequences(sequence_length: int) -> Convert:
-    """Returns a function that cuts each item into elements of `sequence_length` steps, with the info per step."""
+    """Returns a function that cuts each item into elements of `sequence_length` steps.
+
+    An element has the item's info once per step.
+    """
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True):
             for length in _lengths(column, splits, squeezed=squeezed):
                 check_length(table, length, sequence_length)
         steps = [TensorSpec(None if spec.shape is None else spec.shape[1:], spec.dtype) for spec in specs]
-        rows = timesteps(table, steps, block)
-        return [TensorBlock(row.values.reshape(-1, sequence_length, *row.values.shape[1:])) for row in rows]
+        tensors = [tensor.values for tensor in timesteps(table, steps, block)]
+        return [TensorBlock(values.reshape(-1, sequence_length, *values.shape[1:])) for values in tensors]
 
     return convert
 

@@ -1,4 +1,4 @@
-"""Datasets of tables that adders write to. Each client reads its table in one stream, in the order of sampling."""
+"""Datasets of tables that adders write to. Each client's table is read in one stream, in the order of sampling."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -94,10 +94,10 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
             iteration of an iterable: an item does not fit the specs, or the elements of a batch differ in shape.
         TypeError: A client, or another argument, has the wrong type.
         ImportError: The framework is not installed.
-        ClosedError, UnavailableError: During iteration of an iterable, as `UnknownTableError`: a store is closed, or a
-            server is unreachable and the dataset does not wait for it (see `client`). Without an `environment_spec`,
-            this call raises these errors, too, because it reads the signature from the first of the clients: it waits
-            1 s for an unreachable server, or the `reconnect_timeout` of an `engram.Client`.
+        ClosedError, UnavailableError, UnknownTableError: During iteration of an iterable: a store is closed, a server
+            is unreachable and the dataset does not wait for it (see `client`), or the table does not exist. Without an
+            `environment_spec`, this call reads the signature from the first client, and raises the first two errors,
+            too: it waits 1 s for an unreachable server, or the `reconnect_timeout` of an `engram.Client`.
         tf.errors.InvalidArgumentError: During iteration of a `tf.data.Dataset`, in place of the ValueError of an
             iterable. Other errors are raised as the closest of `tf.errors`, with their text.
     """
@@ -166,8 +166,9 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signa
         The dataset, as in `make_reverb_fifo_sampler_dataset`.
 
     Raises:
-        ValueError, TypeError, ImportError, ClosedError, UnavailableError: As in `make_reverb_fifo_sampler_dataset`.
-            During iteration, also for an item whose number of steps is not `sequence_length`.
+        ValueError, TypeError, ImportError, ClosedError, UnavailableError, UnknownTableError: As in
+            `make_reverb_fifo_sampler_dataset`. A ValueError during iteration can also mean that an item's number of
+            steps is not `sequence_length`.
         tf.errors.InvalidArgumentError: As in `make_reverb_fifo_sampler_dataset`.
     """
     return _make_dataset(
@@ -205,7 +206,7 @@ def _make_dataset(
     deterministic: bool,
     framework: str,
 ) -> Any:  # noqa: ANN401, a dataset
-    _check(
+    _check_numbers(
         batch_size=batch_size,
         prefetch_size=prefetch_size,
         sequence_length=sequence_length,
@@ -270,7 +271,7 @@ def _make_dataset(
     return tensorflow_dataset(options, stores) if convert is None else ArrayDataset(options, stores, convert)
 
 
-def _check(
+def _check_numbers(
     *, batch_size: int | None, prefetch_size: int | None, sequence_length: int | None, num_parallel_calls: int
 ) -> None:
     for name, value, low in (

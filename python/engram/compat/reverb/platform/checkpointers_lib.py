@@ -52,8 +52,8 @@ class DefaultCheckpointer(CheckpointerBase):
         """Creates a checkpointer. Nothing is read or written before a server starts.
 
         Args:
-            path: The directory, which is created if it does not exist. If it has no checkpoint of Engram's but one that
-                Reverb wrote, the server loads that one and leaves it unchanged.
+            path: The directory, which is created if it does not exist. If it has no checkpoint of Engram but has one of
+                Reverb, the server loads Reverb's checkpoint and leaves it unchanged.
             group: Only "" is supported. Default: "".
             fallback_checkpoint_path: Loaded if `path` has no checkpoint: the newest checkpoint in this directory. The
                 path of one Reverb checkpoint means that checkpoint; the path of one Engram checkpoint file means the

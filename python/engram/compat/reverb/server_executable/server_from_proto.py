@@ -74,7 +74,7 @@ def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
         ValueError: A table has no rate limiter, or a value that `Table` does not accept. The text names the table.
         NotImplementedError: A table has no sampler or no remover.
     """
-    return [_table(config) for config in configs]
+    return [_table_from_proto(config) for config in configs]
 
 
 def selector_from_proto(s: Any) -> Selector:  # noqa: ANN401, a message
@@ -118,7 +118,7 @@ def rate_limiter_from_proto(proto: Any) -> RateLimiter:  # noqa: ANN401, a messa
     )
 
 
-def _table(config: Any) -> Table:  # noqa: ANN401, a message
+def _table_from_proto(config: Any) -> Table:  # noqa: ANN401, a message
     if not (hasattr(config, "HasField") and hasattr(config, "table_name") and hasattr(config, "sampler")):
         raise TypeError(f"each of `configs` must be a PriorityTableCheckpoint; got {_arguments.describe(config)}")
     table = f"table `{config.table_name}`"
