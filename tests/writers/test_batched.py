@@ -193,8 +193,8 @@ TRANSITION = Pattern("t", lambda s: {"x": s["x"][-2], "terminated": s["terminate
 def test_flags_that_no_item_has_cause_a_warning(store):
     text = (
         "column `terminated` is True at the last step of an episode, but patterns select this column of earlier steps "
-        "only, so no item contains this value. If it marks the end of the episode, `episode_ends` must be True one step "
-        "later, at a step with the last observation. For vector environments of Gymnasium, use "
+        "only, so no item contains this value. If it marks the end of the episode, `episode_ends` must be True one "
+        "step later, at a step with the last observation. For vector environments of Gymnasium, use "
         "engram.gymnasium.VectorWriter"
     )
     with store.batched_writer(2, [TRANSITION]) as writer:

@@ -121,7 +121,8 @@ class Adder(ClosingContext):
             raise InvalidArgumentError("`add_first` requires the first time step of an episode; got a later one")
         if self._in_episode:
             raise InvalidArgumentError(
-                "`add_first` starts an episode, but one is in progress; pass its last time step to `add`, or call `reset`"
+                "`add_first` starts an episode, but one is in progress; pass its last time step to `add`, or call "
+                "`reset`"
             )
         copy, layout = copy_with_layout(observation)
         if self._written_layout is not None:
