@@ -79,8 +79,8 @@ class UnsatisfiableError(EngramError, ValueError):
 class OutOfMemoryError(EngramError, MemoryError):
     """A batch, or a chunk of a writer, needs more memory than the system provides.
 
-    Items drawn from a table with `max_times_sampled` return to it; in other tables they count as sampled. Nothing of
-    the step or item is stored.
+    Or a server has too many open scans. Items drawn from a table with `max_times_sampled` return to it; in other tables
+    they count as sampled. Nothing of the step or item is stored.
     """
 
 

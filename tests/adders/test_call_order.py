@@ -22,7 +22,7 @@ def test_calls_out_of_order_are_rejected(make):
     with Store([queue()]) as store, make(store) as adder:
         steps = timesteps([1, 2, 3])
         with raises(
-            InvalidArgumentError, "`add` continues an episode, and none is in progress; call `add_first` first"
+            InvalidArgumentError, "`add` continues an episode, but none is in progress; call `add_first` first"
         ):
             adder.add(np.float32(0), steps[1])
         with raises(InvalidArgumentError, "`add_first` requires the first time step of an episode; got a later one"):
@@ -30,7 +30,7 @@ def test_calls_out_of_order_are_rejected(make):
         adder.add_first(steps[0])
         with raises(
             InvalidArgumentError,
-            "`add_first` starts an episode, and one is in progress; `add` its last time step first, or call `reset`",
+            "`add_first` starts an episode, but one is in progress; pass its last time step to `add`, or call `reset`",
         ):
             adder.add_first(steps[0])
         with raises(

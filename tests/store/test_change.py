@@ -275,7 +275,7 @@ def test_bad_limiters_are_rejected(open_store):
     text = "`rate_limiter` must be one of engram.rate_limiters; got 3 (int)"
     with raises(InvalidArgumentError, text):
         store.set_rate_limiter("t", 3)
-    text = "rate limiter MinSize of table `t`: min_size is 6, but the table can have at most 5 items"
+    text = "rate limiter MinSize of table `t`: `min_size` must be at most the table's `max_size`, 5; got 6"
     with raises(InvalidArgumentError, text):
         store.set_rate_limiter("t", rate_limiters.MinSize(6))
     assert store.info()["t"].rate_limiter == rate_limiters.MinSize(1)

@@ -113,7 +113,7 @@ def test_bad_notes_are_rejected(open_store):
     with raises(InvalidArgumentError, "table `t`: `note` must be a str; got b'x' (bytes)"):
         Table("t", note=b"x")
     store = open_store()
-    with raises(InvalidArgumentError, "note of table `t` must have at most 65536 bytes; got 65537"):
+    with raises(InvalidArgumentError, "`note` of table `t` must have at most 65536 bytes; got 65537"):
         store.create_table(Table("t", note="x" * (2**16 + 1)))
     store.create_table(Table("t", note="x" * 2**16))
     assert len(store.info()["t"].note) == 2**16

@@ -192,9 +192,9 @@ TRANSITION = Pattern("t", lambda s: {"x": s["x"][-2], "terminated": s["terminate
 
 def test_flags_that_no_item_has_cause_a_warning(store):
     text = (
-        "column `terminated` is True at the last step of an episode, but no pattern uses this column of the last step. "
-        "If it marks the end of the episode, `episode_ends` must be True one step later, at a step with the last "
-        "observation, so that an item has the flag. For vector environments of Gymnasium, use "
+        "column `terminated` is True at the last step of an episode, but patterns select this column of earlier steps "
+        "only, so no item contains this value. If it marks the end of the episode, `episode_ends` must be True one "
+        "step later, at a step with the last observation. For vector environments of Gymnasium, use "
         "engram.gymnasium.VectorWriter"
     )
     with store.batched_writer(2, [TRANSITION]) as writer:

@@ -79,14 +79,14 @@ impl RateLimits {
             max_diff,
         } = self;
         let problem = if !(spi.is_finite() && *spi > 0.0) {
-            format!("samples_per_insert is {spi}; it must be finite and above 0")
+            format!("`samples_per_insert` must be finite and above 0; got {spi}")
         } else if *min_size == 0 {
-            "min_size is 0; it must be at least 1".into()
+            "`min_size` must be at least 1; got 0".into()
         } else if *min_size > max_size {
-            format!("min_size is {min_size}, but the table can have at most {max_size} items")
+            format!("`min_size` must be at most the table's `max_size`, {max_size}; got {min_size}")
         } else if min_diff.is_nan() || max_diff.is_nan() || min_diff > max_diff {
-            let rule = "NaN is invalid, and min_diff must not exceed max_diff";
-            format!("min_diff is {min_diff} and max_diff is {max_diff}; {rule}")
+            let rule = "`min_diff` must be at most `max_diff`, and neither may be NaN";
+            format!("{rule}; got {min_diff} and {max_diff}")
         } else {
             return Ok(());
         };
@@ -544,14 +544,17 @@ mod tests {
         let text = |limits: RateLimits| limits.check("t", 10).unwrap_err().to_string();
         assert_eq!(
             text(RateLimits::min_size(11)),
-            "rate limiter MinSize of table `t`: min_size is 11, but the table can have at most 10 items"
+            "rate limiter MinSize of table `t`: `min_size` must be at most the table's `max_size`, 10; got 11"
         );
         assert_eq!(
             text(RateLimits::min_size(0)),
-            "rate limiter MinSize of table `t`: min_size is 0; it must be at least 1"
+            "rate limiter MinSize of table `t`: `min_size` must be at least 1; got 0"
         );
-        assert!(text(ratio(0.0, 1, 0.0, 1.0)).contains("samples_per_insert is 0; it must be"));
-        assert!(text(ratio(1.0, 1, 2.0, 1.0)).contains("min_diff must not exceed max_diff"));
+        assert!(
+            text(ratio(0.0, 1, 0.0, 1.0))
+                .contains("`samples_per_insert` must be finite and above 0; got 0")
+        );
+        assert!(text(ratio(1.0, 1, 2.0, 1.0)).contains("`min_diff` must be at most `max_diff`"));
         assert_eq!(RateLimits::queue(10).check("t", 10), Ok(()));
     }
 

@@ -88,9 +88,9 @@ fn check_priority(
 #[cold]
 fn warn_of_lost_flag(py: Python<'_>, column: &str) -> PyResult<()> {
     let text = format!(
-        "{} is True at the last step of an episode, but no pattern uses this column of the last step. If it marks the \
-         end of the episode, `episode_ends` must be True one step later, at a step with the last observation, so that \
-         an item has the flag. For vector environments of Gymnasium, use engram.gymnasium.VectorWriter",
+        "{} is True at the last step of an episode, but patterns select this column of earlier steps only, so no item \
+         contains this value. If it marks the end of the episode, `episode_ends` must be True one step later, at a \
+         step with the last observation. For vector environments of Gymnasium, use engram.gymnasium.VectorWriter",
         describe_column(column)
     );
     let text = std::ffi::CString::new(text)?;

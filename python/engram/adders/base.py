@@ -121,7 +121,8 @@ class Adder(ClosingContext):
             raise InvalidArgumentError("`add_first` requires the first time step of an episode; got a later one")
         if self._in_episode:
             raise InvalidArgumentError(
-                "`add_first` starts an episode, and one is in progress; `add` its last time step first, or call `reset`"
+                "`add_first` starts an episode, but one is in progress; pass its last time step to `add`, or call "
+                "`reset`"
             )
         copy, layout = copy_with_layout(observation)
         if self._written_layout is not None:
@@ -165,7 +166,7 @@ class Adder(ClosingContext):
         if self._closed:
             raise ClosedError("the adder is closed")
         if not self._in_episode:
-            raise InvalidArgumentError("`add` continues an episode, and none is in progress; call `add_first` first")
+            raise InvalidArgumentError("`add` continues an episode, but none is in progress; call `add_first` first")
         try:
             is_first, is_last, observation = next_timestep.first(), next_timestep.last(), next_timestep.observation
             reward, discount = next_timestep.reward, next_timestep.discount

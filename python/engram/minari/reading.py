@@ -37,8 +37,8 @@ def read_minari(
         store: A `Store` or a `Client`.
         dataset: Id of a dataset on this machine, or a dataset, for example with the result of `filter_episodes`.
         items: `Transitions`, `Sequences` and `Episodes` of `engram.gymnasium` to create; at least one.
-        infos: Names of the infos that become the items' `extras`; True for all of them. The row of a step is the info
-            that this step returned. The info that `reset` returned is not stored.
+        infos: Names of the infos that become the items' `extras`; True for all of them. The extras of a step are the
+            info that this step returned. The info that `reset` returned is not stored.
         progress: True for a progress bar on stderr, if that is a terminal, or in a notebook.
         timeout: As in `Store.writer`, in seconds.
 

@@ -55,7 +55,7 @@ impl TableOptions {
         let bytes = self.name.len();
         if bytes > MAX_NAME_BYTES {
             return Err(Error::InvalidArgument(format!(
-                "the name of a table must have at most {MAX_NAME_BYTES} bytes, got {bytes}"
+                "the name of a table must have at most {MAX_NAME_BYTES} bytes; got {bytes}"
             )));
         }
         self.limits.check_kind_size(&self.name)?;
@@ -66,7 +66,7 @@ impl TableOptions {
         if bytes > MAX_SIGNATURE_BYTES {
             return Err(Error::InvalidArgument(format!(
                 "the signature of table `{}` must have at most {MAX_SIGNATURE_BYTES} bytes of names, shapes and \
-                 nesting, got {bytes}",
+                 nesting; got {bytes}",
                 self.name
             )));
         }
@@ -87,18 +87,18 @@ impl TableOptions {
         if !(1..u64::from(Slot::MAX)).contains(max_size) {
             let max = Slot::MAX - 1;
             return invalid(format!(
-                "max_size of table `{name}` must be 1 to {max}; got {max_size}"
+                "`max_size` of table `{name}` must be from 1 to {max}; got {max_size}"
             ));
         }
         if self.max_bytes.is_some_and(|max| max <= ITEM_OVERHEAD) {
             return invalid(format!(
-                "max_bytes of table `{name}` must be above {ITEM_OVERHEAD}, the bookkeeping of one item; got {}",
+                "`max_bytes` of table `{name}` must be above {ITEM_OVERHEAD}, the bookkeeping of one item; got {}",
                 self.max_bytes.unwrap_or_default()
             ));
         }
         if self.ttl == Some(0) {
             return invalid(format!(
-                "ttl of table `{name}` must be at least 1 ns; got 0"
+                "`ttl` of table `{name}` must be at least 1 ns; got 0"
             ));
         }
         if let Some(note) = self
@@ -108,7 +108,7 @@ impl TableOptions {
         {
             let len = note.len();
             return invalid(format!(
-                "note of table `{name}` must have at most {MAX_NOTE_BYTES} bytes; got {len}"
+                "`note` of table `{name}` must have at most {MAX_NOTE_BYTES} bytes; got {len}"
             ));
         }
         if let Some(signature) = &self.signature {

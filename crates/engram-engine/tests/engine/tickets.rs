@@ -318,7 +318,10 @@ fn changed_limits_wake_waiting_calls() {
     assert_eq!(keys(&wait_ready(ticket).unwrap()), [0, 0, 0]);
     assert_eq!(table.info().sampling_blocked, None);
     let error = error_text(table.set_limits(RateLimits::min_size(0)));
-    assert!(error.contains("min_size is 0"), "{error}");
+    assert!(
+        error.contains("`min_size` must be at least 1; got 0"),
+        "{error}"
+    );
 }
 
 #[test]

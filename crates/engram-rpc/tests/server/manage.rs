@@ -359,14 +359,14 @@ async fn texts_of_a_table_are_bounded() {
     let error = expect_error(send(&mut client, Call::Create(signed)).await);
     assert_eq!(
         error.text,
-        "the signature of table `u` must have at most 2097152 bytes of names, shapes and nesting, got 3024002"
+        "the signature of table `u` must have at most 2097152 bytes of names, shapes and nesting; got 3024002"
     );
     let long = engine
         .create_table(options(&"n".repeat(1_025)))
         .unwrap_err();
     assert_eq!(
         long.to_string(),
-        "the name of a table must have at most 1024 bytes, got 1025"
+        "the name of a table must have at most 1024 bytes; got 1025"
     );
     assert_eq!(read_infos(&mut client).await, (vec!["t".into()], 1));
 }
