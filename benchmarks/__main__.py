@@ -35,7 +35,8 @@ STALL = "durable_stall"  # runs only if it or `durable` is named, in a process o
 def parse() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    known = {workload.name for section in SECTIONS.values() for workload in section.workloads} | SECTIONS.keys()
+    known_workloads = {workload.name for section in SECTIONS.values() for workload in section.workloads}
+    known = known_workloads | SECTIONS.keys()
     known |= {STALL} | {section.group for section in SECTIONS.values() if section.group}
     parser.add_argument(
         "workloads",
@@ -59,6 +60,8 @@ def parse() -> argparse.Namespace:
         parser.error(f"unknown workload `{unknown[0]}`; expected one of {', '.join(sorted(known))}")
     if arguments.quick and arguments.write:
         parser.error("`--write` cannot be used with `--quick`: the page shows full runs only")
+    if arguments.write and (arguments.engine or known_workloads & set(arguments.workloads)):
+        parser.error("`--write` replaces whole tables: name sections instead of workloads, and no `--engine`")
     return arguments
 
 

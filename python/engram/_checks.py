@@ -107,11 +107,13 @@ def seconds(what: str, value: object) -> float | None:
 def instance_of(what: str, value: object, union: object, hint: str) -> None:
     """Checks for an instance of a class or of a union of classes.
 
-    If the value is a class, for example `Uniform` instead of `Uniform()`, the error advises to call it.
+    If the value is one of these classes itself, for example `Uniform` instead of `Uniform()`, the error advises to call
+    it.
     """
     if isinstance(value, union):  # type: ignore[arg-type]  # a union of classes is allowed
         return
-    got = f"the class {value.__name__} itself; call it" if isinstance(value, type) else _describe(value)
+    is_class = isinstance(value, type) and issubclass(value, union)  # type: ignore[arg-type]
+    got = f"the class {value.__name__} itself; call it" if is_class else _describe(value)
     raise InvalidArgumentError(f"{what} must be {hint}; got {got}")
 
 

@@ -9,6 +9,9 @@ from engram.selectors import Selector
 
 __all__ = ["Table"]
 
+MIN_TTL = 1e-9
+"""Minimum of `ttl` in seconds: the engine counts nanoseconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -71,7 +74,10 @@ class Table:
                 value = _checks.integer(f"{about}`{name}`", value, low=low, high=high)
                 object.__setattr__(self, name, value)
         if self.ttl is not None:
-            object.__setattr__(self, "ttl", _checks.positive(f"{about}`ttl`", self.ttl))
+            ttl = _checks.positive(f"{about}`ttl`", self.ttl)
+            if ttl < MIN_TTL:
+                raise InvalidArgumentError(f"{about}`ttl` must be at least {MIN_TTL:g} seconds; got {ttl:g}")
+            object.__setattr__(self, "ttl", ttl)
 
         if self.note is not None:
             _checks.text(f"{about}`note`", self.note)

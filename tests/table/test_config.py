@@ -113,6 +113,7 @@ def test_queue_and_stack_set_these_options():
         ({"max_bytes": 0}, "`max_bytes` must be at least 1; got 0"),
         ({"max_bytes": 1.5}, "`max_bytes` must be an integer; got 1.5 (float)"),
         ({"ttl": 0}, "`ttl` must be greater than 0; got 0"),
+        ({"ttl": 1e-10}, "`ttl` must be at least 1e-09 seconds; got 1e-10"),
         ({"ttl": -1.5}, "`ttl` must be greater than 0; got -1.5"),
         ({"ttl": NAN}, "`ttl` must be a number; got nan"),
         ({"ttl": INF}, "`ttl` must be finite; got inf"),
@@ -127,6 +128,10 @@ def test_queue_and_stack_set_these_options():
         (
             {"remover": selectors.Fifo},
             ("`remover` must be one of engram.selectors, such as Uniform(); got the class Fifo itself; call it"),
+        ),
+        (
+            {"remover": int},
+            "`remover` must be one of engram.selectors, such as Uniform(); got <class 'int'> (type)",
         ),
         (
             {"rate_limiter": None},

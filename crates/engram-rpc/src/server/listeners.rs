@@ -7,11 +7,15 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::{Error, Result};
 use engram_engine::CloseOnFork;
 
 use super::ServerOptions;
+
+/// Number of sockets that this process has bound at a path, for temporary names that no two servers share.
+static SOCKETS_BOUND: AtomicU64 = AtomicU64::new(0);
 
 /// Rejects an address that other machines can reach, unless there is a token or `insecure` is set.
 ///
@@ -164,7 +168,8 @@ impl Drop for SocketFile {
 fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     check_path_is_free(path)?;
     // Bound under a temporary name first, so that the final name never has wider permissions than 0o600.
-    let temporary = path.with_file_name(format!(".{}.new", std::process::id()));
+    let bound = SOCKETS_BOUND.fetch_add(1, Ordering::Relaxed);
+    let temporary = path.with_file_name(format!(".{}-{bound}.new", std::process::id()));
     let _ = fs::remove_file(&temporary);
     let listener = UnixListener::bind(&temporary)?;
     let finish = || -> io::Result<_> {

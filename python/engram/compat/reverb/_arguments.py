@@ -67,5 +67,6 @@ def instance(name: str, value: object, kind: type, hint: str) -> None:
     """Checks that the value is an instance of a class. Passing the class itself is a common mistake."""
     if isinstance(value, kind):
         return
-    got = f"the class {value.__name__} itself; call it" if isinstance(value, type) else describe(value)
+    is_class = isinstance(value, type) and issubclass(value, kind)
+    got = f"the class {value.__name__} itself; call it" if is_class else describe(value)
     raise TypeError(f"`{name}` must be {hint}; got {got}")
