@@ -249,7 +249,7 @@ impl ScanStream {
         let scan = loop {
             tokio::select! {
                 scan = &mut scan => break scan?,
-                _ = progress.tick() => reserved.first().into_iter().for_each(Reservation::progress),
+                _ = progress.tick() => reserved.first().into_iter().for_each(Reservation::record_progress),
             }
         };
         Ok(OpenScan {

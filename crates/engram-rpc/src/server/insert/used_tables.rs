@@ -1,14 +1,15 @@
 //! The tables of one stream, and how far their rate limiters let the writer go.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use engram_engine::Table;
 
 /// A table that a stream inserts into.
 #[derive(Debug)]
 struct UsedTable {
-    table: Arc<Table>,
+    /// Weak, so that a dropped table's memory is freed while the stream is open.
+    table: Weak<Table>,
     /// Number of the last item that was passed to the table.
     last_number: u64,
     /// The last number that was reported as allowed; `None` before the first report.
@@ -24,14 +25,15 @@ impl UsedTables {
     pub(super) fn record(&mut self, name: &str, table: &Arc<Table>, last_number: u64) {
         if let Some(used) = self.0.get_mut(name) {
             used.last_number = last_number;
-            if !Arc::ptr_eq(&used.table, table) {
+            if !std::ptr::eq(used.table.as_ptr(), Arc::as_ptr(table)) {
                 // The table was dropped, and another was created with its name.
-                used.table = Arc::clone(table);
+                used.table = Arc::downgrade(table);
                 used.allowed = None;
             }
         } else {
+            self.0.retain(|_, used| used.table.strong_count() > 0);
             let used = UsedTable {
-                table: Arc::clone(table),
+                table: Arc::downgrade(table),
                 last_number,
                 allowed: None,
             };
@@ -45,10 +47,12 @@ impl UsedTables {
     /// plus the number of items that the table could insert now.
     pub(super) fn next_allowed(&mut self, name: &str, before_wait: Option<u64>) -> Option<u64> {
         let used = self.0.get_mut(name)?;
-        let allowed = before_wait.unwrap_or_else(|| {
-            used.last_number
-                .saturating_add(used.table.inserts_allowed())
-        });
+        let allowed = match before_wait {
+            Some(number) => number,
+            None => used
+                .last_number
+                .saturating_add(used.table.upgrade()?.inserts_allowed()),
+        };
         (used.allowed.replace(allowed) != Some(allowed)).then_some(allowed)
     }
 }
