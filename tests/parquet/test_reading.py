@@ -259,14 +259,14 @@ def test_items_of_a_directory(open_store, tmp_path):
             {"x": [[1, 2], [3, 4], [5]]},
             {},
             (
-                "column `x` must have lists of the same size in all rows, 2 as in the first; got 1 in row 2; for items "
+                "column `x` must have lists of the same size in all rows, here 2; got 1 in row 2; for items "
                 "with a time axis, pass `time_axis=True`"
             ),
         ),
         (
             {"x": [[[1, 2]], [[3, 4], [5]]]},
             {"time_axis": True},
-            "column `x` must have lists of the same size in all rows, 2 as in the first; got 1 in row 1",
+            "column `x` must have lists of the same size in all rows, here 2; got 1 in row 1",
         ),
         ({"x": [[1], []]}, {"time_axis": True}, "column `x` must have a step in every row; row 1 is empty"),
     ],
@@ -292,7 +292,7 @@ def test_names_that_are_no_nest(tmp_path):
         path = file_of(tmp_path, **{"a": [1], "a/b": [2]})
         with raises(
             SignatureError,
-            f"{path} must not have both values and further columns in column `a/b`; got the columns `a`, `a/b`; select "
+            f"{path} must not have the column `a`, which has values, and below it the column `a/b`; select "
             "or rename columns with `columns`",
         ):
             read_parquet(store, "t", path)
@@ -458,7 +458,9 @@ def test_a_description_of_other_columns(described):
             ):
                 read_parquet(store, "t", described)
         with_description(described, {**good, "columns": [{**good["columns"][0], "shape": [3]}, good["columns"][1]]})
-        with pytest.raises(SignatureError, match=r"must have lists of the same size in all rows, 3 .*; got 2 in row 0"):
+        with pytest.raises(
+            SignatureError, match=r"must have lists of the same size in all rows, here 3; got 2 in row 0"
+        ):
             read_parquet(store, "t", described)
 
 

@@ -121,7 +121,7 @@ def test_items_with_different_nests_need_parts(tmp_path):
         store.reset("t")
         store.insert((1,), {"t": 1.0})
         store.insert([1], {"t": 1.0})
-        with pytest.raises(SignatureError, match=r"has another nest, and those before it have another nest; "):
+        with pytest.raises(SignatureError, match=r"has the nest \[.*, and those before it have the nest \(.*; "):
             write_parquet(store, "t", tmp_path / "t")
 
 

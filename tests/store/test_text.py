@@ -145,7 +145,9 @@ def test_a_column_is_either_text_or_bytes(open_store):
         store.insert({"x": np.array(["a", b"b"], object)}, {"t": 1.0})
     with store.writer() as writer:
         writer.append({"x": "a"})
-        with raises(SignatureError, "column `x` must keep its dtype; got string[] after str[]"):
+        with raises(
+            SignatureError, "column `x` must keep its dtype; got string[] after str[]; string is bytes, str is text"
+        ):
             writer.append({"x": b"a"})
 
 

@@ -383,8 +383,13 @@ fn check_dtype(cell: &CellSpec, spec: &CellSpec, name: &str, py: Python<'_>) -> 
     if spec.dtype == cell.dtype {
         return Ok(());
     }
+    let hint = if spec.dtype.is_string() && cell.dtype.is_string() {
+        "; string is bytes, str is text"
+    } else {
+        ""
+    };
     let text = format!(
-        "{} must keep its dtype; got {}{:?} after {}{:?}",
+        "{} must keep its dtype; got {}{:?} after {}{:?}{hint}",
         describe_column(name),
         spec.dtype,
         spec.shape.as_slice(),

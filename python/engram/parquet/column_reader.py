@@ -130,7 +130,7 @@ class ColumnReader:
             if not (lengths == expected).all():
                 index = (lengths != expected).argmax()
                 raise SignatureError(
-                    f"{self.name} must have lists of the same size in all rows, {expected} as in the first; got "
+                    f"{self.name} must have lists of the same size in all rows, here {expected}; got "
                     f"{lengths[index]} in row {rows[index // per_cell]}"
                     + ("" if self.time_axis else "; for items with a time axis, pass `time_axis=True`")
                 )

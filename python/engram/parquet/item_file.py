@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -183,9 +184,14 @@ class ItemFile:
             for key in parents:
                 node = node.setdefault(key, {}) if isinstance(node, dict) else node
             if not isinstance(node, dict) or last in node:
+                above, below = next(
+                    (one, other)
+                    for one, other in permutations(names, 2)
+                    if _keys(other)[: len(_keys(one))] == _keys(one)
+                )
                 raise SignatureError(
-                    f"{self._name} must not have both values and further columns in column `{name}`; got "
-                    f"{columns_text(list(names))}; select or rename columns with `columns`"
+                    f"{self._name} must not have the column `{above}`, which has values, and below it the column "
+                    f"`{below}`; select or rename columns with `columns`"
                 )
             node[last] = number
         return root

@@ -3,12 +3,13 @@
 import json
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from engram import _engram
-from engram._text import columns_text
+from engram._text import columns_text, nest_text
 from engram.batch import Batch
 from engram.errors import StorageError
 
@@ -137,7 +138,8 @@ class ItemSchema:
             if column != before:
                 steps = " per step" if column.time_axis else ""
                 return f"column `{column.name}` {column.dtype}{list(column.shape)}{steps}"
-        return "another nest"
+        nest = nest_text(partial(_engram.unflatten, self.structure), len(self.columns))
+        return f"the nest {nest}, where * is a column"
 
     def to_arrow(self) -> pa.Schema:
         """Returns the schema of a file of these items."""

@@ -180,8 +180,13 @@ impl BatchedRecorder {
         let columns = current.layout.names.iter().zip(&current.cells).zip(&cells);
         for ((name, expected), got) in columns {
             if got.dtype != expected.dtype {
+                let hint = if got.dtype.is_string() && expected.dtype.is_string() {
+                    "; string is bytes, str is text"
+                } else {
+                    ""
+                };
                 return Err(Error::Signature(format!(
-                    "{} must have dtype {}, as in the first step; got {}",
+                    "{} must have dtype {}, as in the first step; got {}{hint}",
                     column_of("the step", name),
                     expected.dtype,
                     got.dtype

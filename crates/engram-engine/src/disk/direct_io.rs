@@ -156,13 +156,13 @@ impl BlockWriter {
 
     fn submit(&mut self, block: AlignedBlock, offset: u64) -> io::Result<()> {
         self.in_flight += 1;
-        let ended = |_| io::Error::other("the thread that writes blocks ended");
+        let ended = |_| io::Error::other("the thread that writes the file ended");
         self.full.send((block, offset)).map_err(ended)
     }
 
     /// Waits until a block is written; returns it to be filled again.
     fn wait(&mut self) -> io::Result<AlignedBlock> {
-        let ended = |_| io::Error::other("the thread that writes blocks ended");
+        let ended = |_| io::Error::other("the thread that writes the file ended");
         let outcome = self.written.recv().map_err(ended)?;
         self.in_flight -= 1;
         outcome
