@@ -29,7 +29,8 @@ pub enum Error {
     /// An argument or option has a value that is not allowed.
     #[error("{}", ErrorText(.0))]
     InvalidArgument(String),
-    /// The call timed out. The text reports what it had completed.
+    /// The call timed out, or a scan was idle for too long. For a call that may complete in part, the text reports how
+    /// much it had completed.
     #[error("{}", ErrorText(.0))]
     DeadlineExceeded(String),
     /// No future state of the table can satisfy the request, so waiting would never end.
@@ -41,7 +42,8 @@ pub enum Error {
     /// An item refers to steps that its writer no longer retains, or that the end of an episode has cleared.
     #[error("{}", ErrorText(.0))]
     ExpiredStep(String),
-    /// The writer has as many unacknowledged items as allowed, and the call does not wait.
+    /// Too many items of a writer wait for their tables or are in flight, the disk cannot keep up, or a table accepts no
+    /// more items; and the timeout of the writer has passed, or waiting could not help.
     #[error("{}", ErrorText(.0))]
     Backpressure(String),
     /// The server cannot be reached, or could not be reached again within the reconnect timeout. Or the system provides

@@ -21,8 +21,7 @@ use crate::pb::tensorflow::TensorProto;
 use crate::status::{invalid, shortened, status};
 use crate::tensor_encoder::encode_tensor;
 
-/// Maximum number of slices of an item in the deprecated format, which has up to one slice per chunk and column. An
-/// item with a single chunk may have more.
+/// Maximum number of slices of an item in the deprecated format, which has up to one slice per chunk and column.
 const MAX_DEPRECATED_SLICES: usize = 1 << 20;
 
 /// Maximum number of bytes of a sample: somewhat less than protobuf allows for a message.
@@ -201,7 +200,7 @@ fn deprecated_columns(
     for key in keys {
         let chunk = find_chunk(by_key, *key)?;
         let width = chunk.schema().cells.len();
-        if width.saturating_mul(keys.len()) > MAX_DEPRECATED_SLICES.max(width) {
+        if width.saturating_mul(keys.len()) > MAX_DEPRECATED_SLICES {
             return Err(invalid(format!(
                 "item {} has {} chunks of {width} columns each; at most {MAX_DEPRECATED_SLICES} columns are allowed in all chunks \
                  together",

@@ -121,7 +121,8 @@ async fn open_scans_are_bounded() {
 async fn keys_of_scans_that_do_not_begin_do_not_delay_other_connections() {
     let engine = engine(vec![options("t")]);
     let options = ServerOptions {
-        // Four connections may each have the keys of two reservations.
+        // Memory is reserved for 65,536 keys at a time, 2 MiB. A connection may reserve a quarter of the budget: two such
+        // reservations. Four connections then use all of the budget.
         max_unread_bytes: 16 << 20,
         ..ServerOptions::default()
     };
@@ -138,6 +139,7 @@ async fn keys_of_scans_that_do_not_begin_do_not_delay_other_connections() {
     let mut stream = open(&mut connect(&server).await, requests).await;
     outcome(&mut stream).await;
     assert!(matches!(outcome(&mut stream).await, Outcome::Batch(_)));
+    // To make room for the batch, the server has closed one of the connections that hold keys.
     let mut ended = 0;
     for (_client, mut holder) in holders {
         let next = tokio::time::timeout(Duration::from_millis(100), holder.responses.message());
