@@ -146,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bulk_insert", description=__doc__)
     parser.add_argument("--runs", type=int, default=7, help="runs of each call (default: 7)")
     parser.add_argument(
-        "--steps", type=int, default=200_000, help="steps per run, a multiple of 8,000 (default: 200,000)"
+        "--steps", type=int, default=200_000, help="steps per run, a multiple of 1,000 (default: 200,000)"
     )
     arguments = parser.parse_args()
     shapes: dict[str, tuple[tuple[int, ...], list[tuple[str, Insert]]]] = {

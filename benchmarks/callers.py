@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-CALL_INTERVAL = 1e-3  # seconds from the end of a call until the next is due; keeps two cores busy, not saturated
+# Seconds from the end of a call until the next is due. On a machine with two cores, the callers do not saturate them.
+CALL_INTERVAL = 1e-3
 SETTLE_SECONDS = 2.0  # recorded after the operation returned, to see delays that it causes afterwards
 REFERENCE = "NumPy alone"
 READS_PER_CALL = 1_024  # random reads per call of the reference; about as many as a sample of 256 items makes

@@ -5,7 +5,8 @@
 Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures". The
 learner serves two tables: `rollouts`, a queue of sequences that blocks the actors while it is full, and `weights`,
 whose only item is the newest network. V-trace corrects for the older policies of the actors. To use more machines,
-call `act` on them with the address of the learner's server.
+start the server with a `host` that they can reach and a `token`, pass the token to the clients, and call `act` on the
+machines with the server's address.
 """
 
 import argparse

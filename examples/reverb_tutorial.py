@@ -14,9 +14,9 @@
 # %% [markdown]
 # # Reverb's tutorial, on Engram
 #
-# The code is copied from Reverb's introductory notebook, the text is new. Two lines of code differ: `reverb` is
-# imported from Engram's compatibility package, and a comment that gave a wrong shape is corrected. The tutorial needs
-# Engram and TensorFlow: `pip install 'engram[tensorflow]'`.
+# The code is copied from an earlier version of Reverb's introductory notebook, the text is new. Two lines of code
+# differ: `reverb` is imported from Engram's compatibility package, and a comment that gave a wrong shape is corrected.
+# The tutorial needs Engram and TensorFlow: `pip install 'engram[tensorflow]'`.
 
 # %%
 import engram.compat.reverb as reverb

@@ -85,7 +85,10 @@ def test_no_loop_waits_for_itself(reader, times):
                 client.insert([np.int64(value)], {name: 1.0})
 
             def fits(model, name=name, served=served):
-                """True if the table has no more items than the model, and the same calls can proceed."""
+                """True if the table has no more items than the model, and accepts an insert exactly if the model does.
+
+                If the model is empty, the table must be empty too. Otherwise a reader may have sampled ahead.
+                """
                 return (
                     client.server_info()[name].current_size <= model.num_items()
                     and served.can_insert(1) == model.can_insert()

@@ -386,7 +386,10 @@ def test_masked_arrays_are_rejected_by_every_call(open_store):
 
 
 def append_to(store, kind, patterns=None, **options):
-    """Opens a writer of one environment, and returns it with a function that appends steps `{"x": [T]}`."""
+    """Opens a writer of one environment.
+
+    Returns it, a function that appends steps `{"x": [T]}`, and one that appends a single step `{"x": []}`.
+    """
     patterns = patterns or [Pattern("q", num_steps=1)]
     if kind == "pattern":
         writer = store.pattern_writer(patterns, **options)
