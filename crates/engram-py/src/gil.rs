@@ -189,7 +189,7 @@ pub(crate) fn wait_for_table<F, T>(
     py: Python<'_>,
     ticket: &mut F,
     deadline: Option<Instant>,
-    describe: impl Fn(&str) -> String + Send,
+    describe: impl Fn(&str) -> String + Send + Sync,
 ) -> PyResult<Option<T>>
 where
     F: Future<Output = Result<T>> + Unpin + Send,

@@ -49,8 +49,8 @@ pub(crate) fn blocked_reason(tables: &Tables, table: &str, blocked: Blocked) -> 
     let unsent = matches!(blocked, Blocked::Sampling)
         .then(|| tables.unsent_items_note())
         .flatten();
-    let reasons = reason.into_iter().chain(unsent);
-    reasons.map(|reason| format!("; {reason}")).collect()
+    let reasons = [reason, unsent].into_iter().flatten();
+    reasons.fold(String::new(), |text, reason| format!("{text}; {reason}"))
 }
 
 /// A wait that logs a warning when it gets long, and again each time it has become twice as long.

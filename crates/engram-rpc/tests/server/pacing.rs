@@ -58,6 +58,26 @@ async fn responses_report_how_many_items_the_limiter_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_table_is_freed_while_the_stream_is_open() {
+    let engine = engine(vec![options("t")]);
+    let table = Arc::downgrade(&engine.table("t").unwrap());
+    let server = start(&engine);
+    let mut stream = open_insert_stream(&mut connect(&server).await).await;
+    stream.send(first_message(1)).await;
+    stream.send(items_message([row_items("t", 1, 2, 1)])).await;
+    stream.wait_completed("t", 2).await;
+    engine.drop_table("t").unwrap();
+    wait_until("the table is freed", || table.upgrade().is_none()).await;
+    stream.send(items_message([row_items("t", 3, 1, 1)])).await;
+    let errors = stream.wait_completed("t", 3).await;
+    assert!(
+        errors[0].1.text.starts_with("there is no table `t`"),
+        "{:?}",
+        errors[0]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_item_that_waits_is_reported_without_an_acknowledgement() {
     let engine = engine(vec![limited("t", 3)]);
     let table = engine.table("t").unwrap();
