@@ -30,9 +30,9 @@ def insert_batch(store):
 
 
 def append(store):
-    with store.pattern_writer([Pattern("q", num_steps=1)], max_waiting_items=1) as writer:
-        writer.append({"x": 1})
-        writer.append({"x": 2})
+    with store.pattern_writer([Pattern("q", num_steps=1)], chunk_length=1, max_waiting_items=1) as writer:
+        for value in range(3):
+            writer.append({"x": value})
 
 
 def flush(store):
@@ -46,7 +46,7 @@ def flush(store):
     [
         (insert, "`insert` has waited 0 s for a table to accept an item"),
         (insert_batch, "a writer has waited 0 s for tables to accept 2 items"),
-        (append, "a writer has waited 0 s for tables to accept 1 item"),
+        (append, "a writer has waited 0 s for tables to accept 2 items"),
         (flush, "a writer has waited 0 s for tables to accept 1 item"),
     ],
 )
@@ -86,10 +86,10 @@ def test_the_message_mentions_items_that_writers_have_not_sent(open_store, caplo
     store = open_store(Table("t"))
     with store.pattern_writer([Pattern("t", num_steps=1)], chunk_length=10) as writer:
         writer.append({"x": 1})
-        caller = BackgroundCall(lambda: sample_x(store, "t", 1))
+        caller = BackgroundCall(lambda: store.sample("t", 1).data["x"].item())
         note = "; writers hold 1 more item in unfinished chunks; call `flush` to send it"
         wait_until(lambda: any(text.endswith(note) for text in caplog.messages))
-    assert caller.result() == [1]
+    assert caller.result() == 1
 
 
 def test_a_wait_is_logged_each_time_it_has_doubled(open_store, caplog):

@@ -152,10 +152,6 @@ def test_bad_tables_are_rejected(arguments, text):
     check_rejected(lambda: Table("replay", **arguments), f"table `replay`: {text}")
 
 
-def test_a_ttl_below_a_nanosecond_is_rejected():
-    check_rejected(lambda: Store([Table("t", ttl=1e-10)]), "`ttl` of table `t` must be at least 1 ns; got 0")
-
-
 @pytest.mark.parametrize("name", ["", None, 3, b"replay"])
 def test_bad_names_are_rejected(name):
     check_rejected(lambda: Table(name), f"`name` must be a non-empty str; got {name!r}")

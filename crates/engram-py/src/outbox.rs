@@ -227,10 +227,9 @@ impl AnyOutbox {
         deadline: Option<Instant>,
     ) -> PyResult<WaitEnd> {
         let mut long_wait = LongWait::begin();
+        let mut deadlock_check = Instant::now() + DEADLOCK_CHECK_INTERVAL;
         loop {
-            let check = self
-                .is_local()
-                .then(|| Instant::now() + DEADLOCK_CHECK_INTERVAL);
+            let check = self.is_local().then_some(deadlock_check);
             let next = [check, long_wait.next(), deadline]
                 .into_iter()
                 .flatten()
@@ -241,8 +240,11 @@ impl AnyOutbox {
             if next == deadline {
                 return Ok(WaitEnd::TimedOut);
             }
-            if self.is_deadlock(py)? {
-                return Ok(WaitEnd::Deadlock);
+            if next == check {
+                if self.is_deadlock(py)? {
+                    return Ok(WaitEnd::Deadlock);
+                }
+                deadlock_check += DEADLOCK_CHECK_INTERVAL;
             }
             let mut raised = None;
             py.detach(|| long_wait.report(&mut raised, |waited| self.describe_wait(waited)));
