@@ -245,8 +245,8 @@ def test_items_that_cannot_be_stacked_are_rejected(open_store):
             store.sample("t", 2, timeout=1)
         assert str(caught.value).startswith(text)
         assert str(caught.value).endswith(
-            f" cannot form one batch (keys {keys[0]} and {keys[1]}); sample them one by one, or create the table with a "
-            "`signature`, so that it rejects items that differ"
+            f" cannot form one batch (keys {keys[0]} and {keys[1]}); sample them one by one, or create the table with "
+            "a `signature`, so that it rejects items that differ"
         )
 
 
