@@ -131,7 +131,7 @@ class BufferModel:
 
 
 def row(number, *, terminated=False, truncated=False):
-    """A step with a number that no other step of a test has."""
+    """A step whose values are computed from its number, which no two steps of a test share."""
     return {
         "obs": np.array([number, -number], np.float32),
         "next_obs": np.array([number + 0.5, -number], np.float32),

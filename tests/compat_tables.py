@@ -9,7 +9,7 @@ from engram.compat.reverb.tensor_spec import TensorSpec
 
 
 def table(name="t", **changes):
-    """A table that never blocks, except as set by `changes`."""
+    """A table that blocks only samples, and only while it is empty, except as set by `changes`."""
     options = {
         "sampler": reverb.selectors.Fifo(),
         "remover": reverb.selectors.Fifo(),

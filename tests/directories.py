@@ -17,7 +17,7 @@ def fill(store, table, count):
 
 
 def contents(path):
-    """Returns the modification time (ns) and the content, None for a folder, of everything in a directory, by name."""
+    """Returns the modification time (ns) and the content (None if not a file) of everything in a directory, by name."""
     return {
         each.name: (each.lstat().st_mtime_ns, each.read_bytes() if each.is_file() else None) for each in path.iterdir()
     }

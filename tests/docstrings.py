@@ -82,7 +82,7 @@ def _members(path: str, cls: type) -> list[Name]:
 
 @dataclass
 class ParsedDocstring:
-    """First line of a docstring, the names in its sections, and the text of each name."""
+    """First line of a docstring, the names in its sections, and the text of each entry, by its last name."""
 
     first: str = ""
     sections: dict[str, list[str]] = field(default_factory=dict)

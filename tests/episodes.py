@@ -47,7 +47,10 @@ def unblock(store):
 
 
 def timesteps(rewards, *, discounts=None, first=1):
-    """Returns the time steps of an episode that terminates; observations are numbered from `first` on."""
+    """Returns the time steps of an episode; observations are numbered from `first` on.
+
+    By default, the episode terminates: its last discount is 0, all others are 1.
+    """
     discounts = [1.0] * (len(rewards) - 1) + [0.0] if discounts is None else discounts
     steps = [dm_env.restart(observation=np.int64(first))]
     for number, (reward, discount) in enumerate(zip(rewards, discounts, strict=True), 1):

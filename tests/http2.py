@@ -66,7 +66,10 @@ class SilentConnection:
             self.socket.sendall(data)
 
     def _answer_pings(self) -> None:
-        """Reads all frames and answers pings, so that only the windows of the streams limit the server."""
+        """Reads all frames and answers pings, so that only the HTTP/2 windows limit what the server sends.
+
+        It never enlarges a window, so all streams together receive at most 65,535 bytes, the connection's window.
+        """
         try:
             with self.socket.makefile("rb") as incoming:
                 while len(head := incoming.read(9)) == 9:

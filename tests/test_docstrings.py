@@ -1,4 +1,4 @@
-"""The docstrings of `engram.adders`, `engram.data` and `engram.compat` document arguments, results and errors.
+"""The docstrings of the modules in `AUDITED` document arguments, results and errors.
 
 The examples in the docstrings of `engram.compat.reverb` run.
 """
@@ -269,5 +269,5 @@ def test_examples_run(name, request, tmp_path):
 
 @pytest.fixture
 def tf():
-    """TensorFlow, if it is installed."""
+    """TensorFlow, which is installed: only tests with the marker `frameworks` request it."""
     return importlib.import_module("tensorflow")

@@ -1,4 +1,4 @@
-"""The notebooks are generated from the examples, and contain what their cells print."""
+"""The notebooks are generated from the examples. That of `quickstart` contains what its cells print."""
 
 import importlib.util
 import json

@@ -126,7 +126,7 @@ OUTPUT_SHOWS_REASON = "; its output on stderr shows the reason"
         (0, "ended with exit status 0", OUTPUT_SHOWS_REASON),
         (-signal.SIGKILL, "was killed by SIGKILL", "; perhaps the machine ran out of memory"),
         (-signal.SIGSEGV, "was killed by SIGSEGV", ""),
-        (-signal.SIGRTMIN - 1, f"was killed by signal {signal.SIGRTMIN + 1}", ""),  # a real-time signal has no name
+        (-signal.SIGRTMIN - 1, f"was killed by signal {signal.SIGRTMIN + 1}", ""),  # it has no name
     ],
 )
 def test_the_error_states_how_an_actor_ended(dqn, code, how, reason):

@@ -39,7 +39,7 @@ def test_ctrl_c_while_an_error_text_is_created_reaches_the_caller():
 
 
 class RaisesOnce:
-    """Raises an error in the first call of any of these methods."""
+    """Raises an error the first time that it is converted to a number or its `shape` is read."""
 
     def __init__(self, error):
         self.errors = [error]

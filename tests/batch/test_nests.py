@@ -1,4 +1,4 @@
-"""Nests of every container type are sampled as they were written."""
+"""Nests are sampled as they were written, except that mappings and registered nodes become dicts."""
 
 from collections import OrderedDict, namedtuple
 from enum import Enum

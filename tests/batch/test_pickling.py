@@ -136,7 +136,7 @@ def test_changes_of_a_batch_are_copied(open_store):
 
 
 def test_another_process_reads_a_pickle(open_store, tmp_path):
-    """Its named tuples are those that a client has there: with the same names and fields."""
+    """Its named tuples are of new classes with the same names and fields, as those that a client samples there."""
     batch = filled_store(open_store).sample("t", 5, pad=True)
     file = tmp_path / "batch"
     file.write_bytes(pickle.dumps(batch))

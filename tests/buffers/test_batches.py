@@ -141,7 +141,7 @@ def test_epochs():
     assert len(seen) == len(set(seen))
 
 
-def test_a_rejected_allocation_of_an_epoch_loses_no_items():
+def test_the_last_batch_of_an_epoch_has_the_remaining_items():
     buffer = ReplayBuffer(10, seed=0)
     buffer.add_steps({"x": np.arange(10)[None]})
     epoch = buffer.epoch(6)

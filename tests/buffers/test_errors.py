@@ -1,4 +1,4 @@
-"""Each error names the argument, what was given and what is allowed, and leaves the buffer unchanged."""
+"""Errors of replay buffers: their texts, and that a rejected call leaves the buffer unchanged."""
 
 import numpy as np
 import pytest
@@ -335,7 +335,7 @@ def test_a_prioritized_sampler_draws_with_replacement():
 
 
 def wrong_outputs(data):
-    """Wrong values of `out`, and the end of the error."""
+    """Wrong values of `out`, and the text of the error."""
     like = "must be a nest of arrays like `data` of a batch of this buffer"
     right = (
         "`out`: column `obs` must be a writable array of dtype float32 and shape [4, 4] in C order, and aligned; got "

@@ -12,7 +12,7 @@ LIMIT = 58.3
 
 
 def open_buffer(sampler, num_steps=30, num_envs=3, seed=7, items=None):
-    """A buffer whose environments have 5, 10 and 15 steps, in rings that have wrapped."""
+    """A buffer whose environments have 5, 10 and 15 steps; only the ring of the last has wrapped."""
     buffer = ReplayBuffer(45, num_envs, sampler=sampler, seed=seed, **({} if items is None else {"items": items}))
     for env, count in enumerate((5, 10, 40)):
         buffer.add_steps({"x": np.arange(count)[None]}, env_ids=[env])
@@ -45,7 +45,7 @@ def test_draws_without_replacement_are_uniform_at_every_place():
     for place in (0, 5, 9):
         _, counts = count_keys(batches[:, place])
         assert chi_square(counts, np.full(30, 1 / 30)) < LIMIT
-    # Items of one batch are independent: the next item is any of the 29 others.
+    # The second item of a batch is any of the 29 others with equal probability.
     keys, places = np.unique(batches, return_inverse=True)
     places = places.reshape(batches.shape)
     distances = (places[:, 1] - places[:, 0]) % len(keys)

@@ -133,7 +133,7 @@ def is_running(pid):
 def three_processes(spawn, tmp_path):
     """Starts the demo with two actors, in a session of its own, and waits until an actor has made a step.
 
-    Returns the running command, and the ids of its child processes.
+    Returns the running command, and the ids of its descendants.
     """
     demo = spawn("demo", *UNSOLVABLE, "--out", tmp_path, "--processes", 3, new_session=True)
     for line in demo.process.stderr:

@@ -155,7 +155,7 @@ def test_an_incomplete_checkpoint_cannot_be_used(inspect, directory):
 
 def test_a_checkpoint_with_valid_checksums_and_invalid_values_cannot_be_used(inspect, directory):
     table = records_of(directory / SECOND, "table")[0]
-    sampler = 27
+    sampler = 27  # offset of its kind in the body
     replace(directory / SECOND, table._replace(body=table.body[:sampler] + b"\x09" + table.body[sampler + 1 :]))
     status, _, report = inspect(directory)
     reason = f"it has a record at byte {table.offset} that cannot be used: unknown selector kind 9, expected 0 to 5"

@@ -1,4 +1,4 @@
-"""`engram serve`, in another process."""
+"""`engram serve`: its tables, options and signals, and stores with a path."""
 
 import errno
 import os

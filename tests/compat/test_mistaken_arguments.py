@@ -1,4 +1,4 @@
-"""Mistaken arguments that Reverb accepts or ignores."""
+"""Mistaken arguments that Reverb accepts or ignores are errors."""
 
 import pytest
 from compat_tables import serving, step, table

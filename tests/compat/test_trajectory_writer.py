@@ -361,7 +361,7 @@ def test_items_that_do_not_fit_the_signature_are_rejected(client, writer, trajec
 
 
 def test_a_signature_timeout_other_than_zero_is_ignored(client):
-    """In older releases, `get_signature_timeout_ms` limited the wait for a signature; 0 disabled validation."""
+    """In older releases of Reverb, it limited the wait for a signature. 0 disables validation, as it did there."""
     for timeout in (None, 300_000):
         writer = client.trajectory_writer(2, get_signature_timeout_ms=timeout)
         writer.append(["anything"])
