@@ -92,7 +92,7 @@ impl RemoteStore {
         let cached = self.connection.load_full();
         match cached {
             Some(connection) if connection.forks == forks() => {
-                // `close` reports the errors of changes.
+                // Only `close` reports the errors of changes.
                 let _ = connection.wait_for_changes(py, 0);
                 py.detach(|| connection.client.wait_for_acks());
             }
