@@ -18,8 +18,8 @@ use prost::Message;
 
 use crate::corpus::first_request;
 
-/// The type of a message: all those that streams and calls exchange, except `ScanResponse`, whose batches and errors are
-/// decoded like those of `SampleResponse`.
+/// The type of a message. `ScanResponse` is left out: its batches and errors are decoded like those of
+/// `SampleResponse`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     HelloRequest,
