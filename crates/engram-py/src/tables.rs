@@ -53,7 +53,7 @@ pub(crate) struct RemoteTables {
 /// What inserts reuse.
 #[derive(Debug, Default)]
 struct InsertCache {
-    /// Options of tables by name, as the server last sent them.
+    /// Options of tables by name, as of the last [`RemoteTables::request_table_options`].
     options: HashMap<String, Arc<TableOptions>>,
     /// Outboxes whose items are all acknowledged.
     idle_outboxes: Vec<RemoteOutbox>,
