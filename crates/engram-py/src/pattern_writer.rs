@@ -321,8 +321,8 @@ impl PatternWriter {
         Ok(this.state.get(py)?.recorder.episode_steps())
     }
 
-    /// Number of appends whose step was recorded, partial steps included, even if an error about its items followed. Each
-    /// step of `append_steps` counts.
+    /// Number of appends whose step was recorded, partial steps included, even if an error about its items followed.
+    /// Each step of `append_steps` counts.
     #[getter]
     fn appends(slf: &Bound<'_, Self>) -> PyResult<u64> {
         let py = slf.py();
