@@ -92,7 +92,7 @@ impl RemoteStore {
         let cached = self.connection.load_full();
         match cached {
             Some(connection) if connection.forks == forks() => {
-                // Only `close` reports the errors of changes.
+                // No caller is left to receive the error of a change, which `close` would have reported.
                 let _ = connection.wait_for_changes(py, 0);
                 py.detach(|| connection.client.wait_for_acks());
             }
