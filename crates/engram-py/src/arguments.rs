@@ -1,6 +1,6 @@
 //! Checks of Python arguments. Errors name the argument as `what`, the value given and what is allowed.
 //!
-//! The error texts are those of `engram._checks`, which runs only for values that fail here.
+//! The error texts are those of `engram._checks`, whose checks are called from here only for values that fail.
 
 use std::fmt::Display;
 
@@ -41,7 +41,7 @@ pub(crate) fn number(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<f
         .map_err(|error| check_error(value, "number", what, error))
 }
 
-/// Returns a signed integer of 64 bits. Bools are integers here.
+/// Returns a signed integer of 64 bits. Python's bools are integers here, NumPy's are not.
 ///
 /// # Errors
 /// `InvalidArgumentError` for any other value.

@@ -207,7 +207,7 @@ impl Batch {
         PyArray1::from_iter(py, self.infos.iter().map(size))
     }
 
-    /// Number of items that could have been drawn with each item: `N` of `importance_weights`.
+    /// For each item, the number of items that its draw could have chosen: `N` of `importance_weights`.
     #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
     fn candidates<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
         PyArray1::from_iter(
@@ -218,7 +218,7 @@ impl Batch {
         )
     }
 
-    /// Smallest probability of an item that could have been drawn with each item.
+    /// For each item, the smallest probability of the items that its draw could have chosen.
     fn min_probability<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
         PyArray1::from_iter(
             py,

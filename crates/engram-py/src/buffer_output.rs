@@ -13,7 +13,7 @@ use crate::errors;
 use crate::leaf::{bytes_of, describe_column, prevent_resize};
 use crate::structure::{Leaves, Structure};
 
-/// Arrays of the shapes and dtypes of a batch, which do not overlap.
+/// Arrays of the shapes and dtypes of a batch. [`OutputArrays::bytes`] checks that they do not overlap.
 #[derive(Debug)]
 pub(crate) struct OutputArrays<'py> {
     arrays: Vec<Bound<'py, PyUntypedArray>>,

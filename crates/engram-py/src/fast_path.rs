@@ -1,5 +1,6 @@
-//! Fast path for the common step, in which every leaf is an array or NumPy scalar with exactly its column's dtype and
-//! shape. Such a step is copied in one pass. Other steps are left to [`crate::step_flattener`].
+//! Fast path for the common step, in which every leaf is None, or an array or NumPy scalar with exactly its column's
+//! dtype and shape. Arrays must be small, aligned, and in C order and native byte order. Such a step is copied in one
+//! pass. Other steps are left to [`crate::step_flattener`].
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use crate::writer::{TrajectoryState, TrajectoryWriter};
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct ColumnHistory {
-    /// Weak, because the writer refers to its histories: a cycle would keep the writer alive.
+    /// Weak, so that a history does not keep its writer alive.
     writer: Py<PyWeakrefReference>,
     leaf: StepLeaf,
 }

@@ -30,7 +30,7 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// an item that outlives the others of its chunk.
 const MAX_ITEMS_PER_CHUNK: usize = 1024;
 
-/// Maximum bytes of items in flight to a server.
+/// About the maximum bytes of items in flight to a server: the call waits after it has sent a chunk beyond it.
 const MAX_BYTES_IN_FLIGHT: usize = 8 << 20;
 
 /// The arguments of a call, except the items.

@@ -48,6 +48,7 @@ pub(crate) fn insert_local(
 }
 
 /// Waits until the server has the acknowledgements of earlier samples: one may be necessary before a table has space.
+/// Does not fail if the server does not reply until [`REPLY_GRACE`] after the deadline.
 pub(crate) fn flush_acks(
     py: Python<'_>,
     remote: &RemoteTables,

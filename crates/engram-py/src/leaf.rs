@@ -15,7 +15,7 @@ pub(crate) const MIN_DETACHED_BYTES: usize = 256 << 10;
 /// A leaf of a step.
 #[derive(Debug)]
 pub(crate) enum Leaf<'py> {
-    /// An array of fixed-size elements, in C order and native byte order.
+    /// An array of fixed-size elements: aligned, in C order and in native byte order.
     Array {
         array: Bound<'py, PyUntypedArray>,
         dtype: DType,
@@ -120,7 +120,8 @@ impl<'py> Leaf<'py> {
                 dtype,
             });
         }
-        // `np.array` copies into C order and, given the dtype, native byte order.
+        // `np.array` copies into aligned memory and, given the dtype, native byte order. It keeps Fortran order, so
+        // `ascontiguousarray` follows, which in turn makes an array without axes one-dimensional.
         let numpy = array.py().import("numpy")?;
         let copy = numpy
             .getattr("array")?

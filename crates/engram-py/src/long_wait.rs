@@ -36,6 +36,7 @@ impl Blocked {
 }
 
 /// Why a table blocks now, or why its server cannot be reached, as a suffix for a text; empty if there is no reason.
+/// For sampling, also mentions the items in unfinished chunks of writers.
 pub(crate) fn blocked_reason(tables: &Tables, table: &str, blocked: Blocked) -> String {
     let reason = match tables {
         Tables::Local(engine) => engine

@@ -115,7 +115,8 @@ impl AnyOutbox {
         }
     }
 
-    /// Number of items in flight, plus rejected items whose errors were not raised yet.
+    /// Number of items that are not known to be in their tables. A remote writer's rejected items count until their
+    /// errors were raised.
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
         py.detach(|| self.count_items_left())
     }

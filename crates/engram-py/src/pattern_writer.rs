@@ -43,7 +43,8 @@ struct PatternState {
     /// True if all appends have one structure, those of partial steps too. The patterns are then compiled at the first
     /// append.
     uniform: bool,
-    /// Number of appends whose step was recorded, partial steps included, even if its items were then rejected.
+    /// Number of appends whose step was recorded, partial steps included, even if its items were then rejected. Each
+    /// step of `append_steps` counts.
     appends: u64,
 }
 
@@ -321,6 +322,7 @@ impl PatternWriter {
     }
 
     /// Number of appends whose step was recorded, partial steps included, even if an error about its items followed.
+    /// Each step of `append_steps` counts.
     #[getter]
     fn appends(slf: &Bound<'_, Self>) -> PyResult<u64> {
         let py = slf.py();

@@ -57,7 +57,7 @@ struct SendStats {
     bytes: u64,
     /// Keys of the last item's chunks (at most 64), which the next item may share: their bytes count once.
     chunks: Vec<u64>,
-    /// Number of acknowledged items at the last wait without progress; `None` before one.
+    /// Number of acknowledged items when a wait for bytes in flight last timed out; `None` before that.
     stalled_at: Option<usize>,
 }
 
@@ -142,7 +142,7 @@ impl Sender {
         began.checked_add(self.timeout.duration()?)
     }
 
-    /// Number of items in flight, plus rejected items whose errors were not raised yet.
+    /// Number of sent items that are not known to be in their tables: see [`AnyOutbox::items_left`].
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
         self.outbox.items_left(py)
     }
@@ -151,7 +151,8 @@ impl Sender {
     /// while the journal's buffer is full. If only too many bytes are in flight, waits briefly.
     ///
     /// # Errors
-    /// `BackpressureError` after the writer's timeout, the error of an earlier item, or that of a closed writer.
+    /// `BackpressureError` after the writer's timeout, or if no other thread could end the wait; the error of an
+    /// earlier item, or that of a closed writer.
     pub(crate) fn wait_for_capacity(&mut self, py: Python<'_>) -> PyResult<()> {
         if self.closed {
             return Err(errors::to_py(
@@ -274,7 +275,8 @@ impl Sender {
         })
     }
 
-    /// Waits briefly while many bytes are in flight to a server, unless the last wait brought no progress.
+    /// Waits briefly while many bytes are in flight to a server, unless nothing was acknowledged since such a wait
+    /// timed out.
     fn wait_for_progress(&mut self, py: Python<'_>, in_flight: usize) -> PyResult<()> {
         let AnyOutbox::Remote(_, outbox) = &mut self.outbox else {
             return Ok(());

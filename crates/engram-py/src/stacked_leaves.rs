@@ -41,7 +41,7 @@ impl Axis {
 pub(crate) struct StackedLeaves<'py> {
     /// `None` for leaves that are None.
     pub(crate) leaves: Vec<Option<StackedLeaf<'py>>>,
-    /// Sizes of the first axes; empty if there is no leaf.
+    /// Sizes of the first axes. If no leaf has a value: only the sizes that [`Axis::of`] has set.
     pub(crate) sizes: Vec<usize>,
 }
 
@@ -111,7 +111,7 @@ impl<'py> StackedLeaves<'py> {
         })
     }
 
-    /// Number of steps: the size of the last of the first axes, 0 if no leaf has a value.
+    /// Number of steps, if the only first axis counts them: its size, 0 if no leaf has a value.
     pub(crate) fn steps(&self) -> usize {
         self.sizes.last().copied().unwrap_or(0)
     }

@@ -188,8 +188,9 @@ impl PyStream {
         }
     }
 
-    /// Number of items that the reader has delivered, all batches together. Assigning it acknowledges them, unless the
-    /// stream holds its items until the next batch is requested. After `close`, an assignment has no effect.
+    /// Number of items that the reader has delivered, all batches together. Assigning it acknowledges the batches that
+    /// are delivered completely. With `hold`, and for a server's table from which sampling removes nothing, they are
+    /// acknowledged when the next batch is requested. After `close`, an assignment has no effect.
     ///
     /// An attribute and not a method: after a call, Python runs signal handlers, and Ctrl-C would then strike between
     /// the acknowledgement and the delivery.

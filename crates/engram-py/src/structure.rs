@@ -1,8 +1,8 @@
 //! Nests of Python containers: flattening in dm-tree's order, serialization of structures, unflattening.
 //!
-//! Mappings are ordered by key, sequences and namedtuples by position. A node type that is registered with optree in
-//! the namespace `engram` is treated as a mapping from path entries to children. Everything else, including `None`, is
-//! a leaf.
+//! Mappings are ordered by key, sequences and namedtuples by position. A node type that is registered with optree, in
+//! the namespace `engram` or globally as `deque` is, is treated as a mapping from path entries to children, in optree's
+//! order. Everything else, including `None`, is a leaf.
 
 mod array_hint;
 mod explore;

@@ -53,7 +53,7 @@ pub(crate) struct RemoteTables {
 /// What inserts reuse.
 #[derive(Debug, Default)]
 struct InsertCache {
-    /// Options of tables by name, as the server last sent them.
+    /// Options of tables by name, as of the last [`RemoteTables::request_table_options`].
     options: HashMap<String, Arc<TableOptions>>,
     /// Outboxes whose items are all acknowledged.
     idle_outboxes: Vec<RemoteOutbox>,
@@ -92,7 +92,7 @@ impl RemoteStore {
         let cached = self.connection.load_full();
         match cached {
             Some(connection) if connection.forks == forks() => {
-                // `close` reports the errors of changes.
+                // No caller is left to receive the error of a change, which `close` would have reported.
                 let _ = connection.wait_for_changes(py, 0);
                 py.detach(|| connection.client.wait_for_acks());
             }

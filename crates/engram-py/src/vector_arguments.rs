@@ -143,8 +143,8 @@ pub(crate) fn read_rewards(value: &Bound<'_, PyAny>, envs: usize) -> PyResult<Ve
 }
 
 /// Reads the observations of the environments in `ended` from `info["final_obs"]`, an array of objects. Returns the
-/// cells of each column; `None` for an array of another kind, or if an observation differs from `known` in structure,
-/// dtypes or shapes.
+/// cells of each column; `None` without such an array, or if an observation differs from `known` in structure, dtypes
+/// or shapes.
 pub(crate) fn read_final_observations(
     known: &Nest,
     info: &Bound<'_, PyAny>,

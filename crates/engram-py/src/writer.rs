@@ -244,7 +244,7 @@ impl TrajectoryWriter {
         state.send(py)
     }
 
-    /// Returns a nest of column histories. They refer to the writer, so the writer does not store them.
+    /// Returns a new nest of column histories. The Python object that owns this writer stores it.
     fn history(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let py = slf.py();
         let this = shared(slf)?;

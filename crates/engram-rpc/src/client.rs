@@ -53,7 +53,7 @@ const BLOCKED_REASON_TIMEOUT: Duration = Duration::from_millis(500);
 const CLIENT_THREADS: usize = 2;
 
 /// Gives access to a server's tables. Each method that needs an answer of the server returns a future at once, for
-/// which any thread may wait. Only [`Client::close`] and [`Client::wait_for_acks`] block.
+/// which any thread may wait. Only [`Client::close`], [`Client::wait_for_acks`] and [`Client::blocked_reason`] block.
 #[derive(Debug)]
 pub struct Client {
     runtime: &'static Runtime,

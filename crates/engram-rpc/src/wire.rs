@@ -1,7 +1,9 @@
 //! Converts between protocol messages and the engine's types.
 //!
-//! Everything received from a peer is checked here. Decoding invalid data returns an error and never
-//! panics. The memory that decoding allocates is bounded in proportion to the bytes received.
+//! What is received from a peer is checked here, except for what the engine checks: the ranges of options, and whether
+//! slices fit their chunks. Decoding invalid data returns an error and never panics. The memory that decoding allocates
+//! is bounded in proportion to the bytes received; only a [`BatchAssembler`] allocates the bytes that a header
+//! announces, up to the maximum of its pool.
 
 mod batch_assembler;
 mod decoded_size;

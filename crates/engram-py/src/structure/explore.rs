@@ -11,7 +11,7 @@ use super::text::remember_class;
 use super::{Leaves, Node, child_path, clear_structure_cache, is_mapping};
 use crate::errors;
 
-/// Namespace in which node types are registered with optree.
+/// Namespace in which node types are registered with optree. Types that are registered globally are found as well.
 const NAMESPACE: &str = "engram";
 
 /// Maximum number of levels; a deeper nest probably contains itself. One level of a nest is three levels of JSON, and
@@ -166,8 +166,8 @@ pub(super) fn registered_children<'py>(
 ) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
     static FLATTEN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = tree.py();
-    // A shortcut for arrays, by far the most common leaves, and None: neither is registered with optree in this
-    // namespace.
+    // A shortcut for arrays, by far the most common leaves, and None: arrays are not registered with optree, and None
+    // is a leaf here.
     if tree.cast::<numpy::PyUntypedArray>().is_ok() || tree.is_none() {
         return Ok(None);
     }

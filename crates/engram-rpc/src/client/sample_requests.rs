@@ -115,8 +115,9 @@ impl SampleStreams {
         streams.iter().all(|stream| stream.acks.are_confirmed())
     }
 
-    /// True if an acknowledgement that must become durable is not confirmed yet. False after [`Self::flush_acks`], even
-    /// if the server could not make it durable.
+    /// True if an acknowledgement that must become durable may not be confirmed yet: a stream has unconfirmed
+    /// acknowledgements, and has sent one that must become durable, perhaps earlier. False after [`Self::flush_acks`],
+    /// even if the server could not make it durable.
     pub(crate) fn awaits_durability(&self) -> bool {
         let streams = self.0.read();
         let mut acks = streams.iter().map(|stream| &stream.acks);

@@ -251,9 +251,9 @@ impl RemoteStream {
 
     /// Stops prefetching, acknowledges the delivered items and returns the others to their table. Waits until
     /// acknowledgements that removed items from a durable store are durable, or until the deadline. Then waits until
-    /// the server has handled everything else: for at most `at_most` and two seconds, or less if `reconnect_timeout` is
-    /// short. This time begins after the first wait; if `options` has a deadline, it begins with the call. Calling it
-    /// again waits again.
+    /// the server has handled everything else: for at most `at_most`, but no longer than two seconds, or less if
+    /// `reconnect_timeout` is short. This time begins after the first wait; if `options` has a deadline, it begins with
+    /// the call. Calling it again waits again.
     pub fn close(
         &mut self,
         at_most: Duration,

@@ -1,4 +1,4 @@
-//! Valid messages of every kind, encoded as server and client encode them.
+//! Valid messages of every [`Kind`], encoded as server and client encode them.
 
 use std::sync::Arc;
 

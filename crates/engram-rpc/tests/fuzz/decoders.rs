@@ -1,4 +1,4 @@
-//! Decodes messages of every kind like their receivers.
+//! Decodes messages of every [`Kind`] like their receivers.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,7 +18,8 @@ use prost::Message;
 
 use crate::corpus::first_request;
 
-/// The type of a message.
+/// The type of a message. `ScanResponse` is left out: its batches and errors are decoded like those of
+/// `SampleResponse`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     HelloRequest,

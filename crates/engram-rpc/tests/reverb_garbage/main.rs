@@ -165,7 +165,8 @@ async fn an_invalid_call_affects_no_other_call() {
     assert!(added_bytes < MAX_ADDED_BYTES, "{added_bytes} bytes");
     wait_until("all calls to end", || open_calls(&server) == 0).await;
     assert_eq!(PANICS.load(Ordering::SeqCst), 0);
-    // Each implemented method had both successful and failed calls.
+    // Each method had failed calls. Each implemented one also had successful calls, except for `Checkpoint`: the store
+    // has no directory.
     for (method, statuses) in METHODS.iter().zip(&counts.statuses) {
         let all: u64 = statuses.iter().sum();
         let [succeeded, failed] = [statuses[0], all - statuses[0]];

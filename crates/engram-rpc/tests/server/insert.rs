@@ -77,7 +77,7 @@ pub(crate) fn row_items(table: &str, first: u64, n: u32, chunk: u32) -> pb::Item
     }
 }
 
-/// The first message of a stream: a session, schema 1 of scalars, and chunk 1 of ten rows.
+/// The first message of a stream: a session, schema 1 with one number per row, and chunk 1 of ten rows.
 pub(crate) fn first_message(session: u64) -> pb::InsertRequest {
     pb::InsertRequest {
         session: Some(session),

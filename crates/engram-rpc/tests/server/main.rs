@@ -1,4 +1,4 @@
-//! Tests of the server over its generated gRPC client.
+//! Tests of the server, most of them over a generated gRPC client.
 
 #![expect(clippy::unwrap_used, reason = "test helpers panic on failure")]
 

@@ -25,7 +25,7 @@ use crate::support::{
 /// How long a test waits for a message that must not arrive.
 const SILENCE: Duration = Duration::from_millis(150);
 
-/// A log whose changes are durable, except while it is stalled or broken.
+/// A log whose changes are durable, except while it is stalled or broken, and after it has ended.
 #[derive(Debug, Default)]
 struct StallingLog(Mutex<StallingLogState>);
 

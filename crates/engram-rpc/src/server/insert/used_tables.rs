@@ -42,9 +42,9 @@ impl UsedTables {
     }
 
     /// Returns the number up to which a table's rate limiter allows items; `None` if it has not changed since the last
-    /// call. `before_wait` is the number of the last item before the first that waits, which is then the result. If no
-    /// item waits, `before_wait` is `None`, and the result is the number of the last item that was passed to the table
-    /// plus the number of items that the table could insert now.
+    /// call, or the table was dropped. `before_wait` is the number of the last item before the first that waits, which
+    /// is then the result. If no item waits, `before_wait` is `None`, and the result is the number of the last item
+    /// that was passed to the table plus the number of items that the table could insert now.
     pub(super) fn next_allowed(&mut self, name: &str, before_wait: Option<u64>) -> Option<u64> {
         let used = self.0.get_mut(name)?;
         let allowed = match before_wait {

@@ -73,7 +73,7 @@ impl ChunkAssembler {
         let bytes = match &mut self.bytes {
             Some(bytes) if bytes.capacity() >= end => bytes,
             slot => {
-                // At most twice the bytes received so far, except for small chunks.
+                // At most twice the bytes received so far, or `SMALL_CHUNK_BYTES` if that is more.
                 let capacity = self.payload_bytes.min(SMALL_CHUNK_BYTES.max(2 * end));
                 let mut bytes = AlignedBytesBuilder::with_capacity(capacity).ok_or_else(|| {
                     let error = Error::out_of_memory(format!("chunk {}", self.id), Some(capacity));
