@@ -81,7 +81,7 @@ def scan(store: engram.Store) -> None:
 
 
 def measure(items: int) -> Phases:
-    """Measures all phases, in an order that gives each one full tables."""
+    """Measures all phases, in an order in which the tables that a phase reads, drops or resets are full."""
     phases: Phases = {}
     reference = callers.make_reference(items)
     with engram.Store([make_table("live", items), make_table("other", items)], seed=0) as store:
