@@ -50,7 +50,7 @@ def cells(texts: list[str]) -> str:
 
 
 def figures(row: Row) -> list[str]:
-    """The cells of contender, median and range; the median's cell also states which runs failed."""
+    """The cells of contender, median and range; the median's cell also states how many runs failed, and an error."""
     failed = f"{len(row.errors)} run(s) failed: {row.errors[-1]}".replace("|", "/") if row.errors else ""
     if row.median is None:
         return [row.contender.label, failed, ""]

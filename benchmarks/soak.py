@@ -2,13 +2,13 @@
 
     python -m benchmarks.soak --minutes 60
 
-Each client writes with all kinds of writers, inserts, samples uniformly, by priority and from queues, updates
-priorities, deletes, reads infos and metrics, and creates, resets and drops tables; the first one writes checkpoints.
-Once per second, each client process opens another connection. The tables must be full after half of the time, so that
-memory can level off.
+Each client writes with trajectory, pattern and batched writers, inserts, samples uniformly, by priority and from
+queues, updates priorities, deletes, reads infos and metrics, and creates, resets and drops tables; the first one writes
+checkpoints. Once per second, each client process opens another connection. The tables must be full after half of the
+time, so that memory can level off.
 
 Memory is what each process has in use: anonymous pages, without those that it has offered back to the system. For each
-call that took long the report states what happened meanwhile: a checkpoint, or gaps in which a process could not run
+of the longest calls the report states what happened meanwhile: a checkpoint, or gaps in which a process could not run
 because the machine was busy or, in the client, another thread held the interpreter lock.
 """
 
@@ -110,7 +110,7 @@ def quantile(counts: np.ndarray, share: float) -> float:
 
 
 def memory_table(processes: dict[str, Process], seconds: float) -> str:
-    """Renders the memory per minute, and compares the last two quarters of the time."""
+    """Renders the memory per minute (per quarter of a run below two minutes), and compares the last two quarters."""
     step = 60.0 if seconds >= 120.0 else max(1.0, seconds / 4)
     text = "| minute | " + " | ".join(f"{name}, MiB" for name in processes) + " |\n|---:|" + "---:|" * len(processes)
     for begin in np.arange(0.0, seconds, step):

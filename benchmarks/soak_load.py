@@ -129,7 +129,7 @@ def tables() -> list[engram.Table]:
 
 
 def server(directory: str) -> None:
-    """Serves until stdin is closed; reports addresses, gaps, and when each table except the queues has been full."""
+    """Serves until stdin is closed; reports addresses, gaps, and when all tables except the queues have been full."""
     ticker = Ticker()
     not_full = {"prioritized", "uniform", "batched"}
     with (
@@ -285,7 +285,7 @@ def repeat(work: Iterator[None], pause: float, stop: threading.Event) -> None:
 
 
 def client(address: str, metrics: str, seconds: float, pause: float, *, checkpoints: bool) -> None:
-    """Makes all kinds of calls for `seconds`, each kind in a thread of its own; only one client writes checkpoints."""
+    """Makes calls of each kind for `seconds`, each kind in a thread of its own; only one client writes checkpoints."""
     ticker, calls, stop, numbers = Ticker(), Calls(), threading.Event(), itertools.count()
     kinds = (trajectories, patterns, batches, single, samples, learner, consumer, deletions, infos)
     clients = [engram.Client(address) for _ in kinds]

@@ -7,8 +7,8 @@ per phase.
 
 Delays of the reference are caused by the interpreter lock or the machine; the control phase shows them without any
 operation. The host of a virtual machine can pause a core, so watchers in other processes record when a core was paused.
-The cost of fresh memory from the system is not measured: the process does not return freed memory to the system, and a
-first run, which does not count, allocates what is needed.
+The cost of fresh memory from the system is not measured: a first run, which does not count, allocates what is needed,
+and the process keeps freed memory. (Engram offers it to the system twice a minute, which takes it when it runs short.)
 """
 
 import sys
@@ -81,7 +81,7 @@ def scan(store: engram.Store) -> None:
 
 
 def measure(items: int) -> Phases:
-    """Measures all phases, in an order that gives each one full tables."""
+    """Measures all phases, in an order in which the tables that a phase reads, drops or resets are full."""
     phases: Phases = {}
     reference = callers.make_reference(items)
     with engram.Store([make_table("live", items), make_table("other", items)], seed=0) as store:

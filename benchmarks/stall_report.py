@@ -16,7 +16,7 @@ from benchmarks.pauses import Pauses
 MAX_LATENCY_MS = 10.0  # the bound that no call of Engram may exceed
 BUCKET_EDGES_US = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 SWITCH_INTERVAL = 50e-6  # seconds until a thread must release the GIL; Python's default, 5 ms, would be a stall
-# With these, glibc returns no freed memory to the system.
+# With these, glibc (NumPy's and Python's allocator; Engram has its own) returns no freed memory to the system.
 KEEP_MEMORY_ENV = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 32)}
 
 

@@ -2,9 +2,10 @@
 
 Both write 3-step transitions of environments with 4 numbers per observation and episodes of about 25 steps, as CartPole
 with random actions has, into one table. The `BatchedWriter`, or bare writer, receives what the `VectorWriter` computes:
-the returns, the discounts and when an episode ends. Its patterns create as many items, also at the end of an episode.
-The environments are not stepped: their results are prepared. Runs alternate, and the figures are medians of processor
-time, which depends less on what else the machine does.
+the returns, the discounts and when an episode ends. Its patterns create as many items as a `VectorWriter` in the mode
+NEXT_STEP, also at the end of an episode; in SAME_STEP, an episode has one transition more. The environments are not
+stepped: their results are prepared. Runs alternate, and the figures are medians of processor time, which depends less
+on what else the machine does.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def prepare(envs: int) -> list[tuple[np.ndarray, ...]]:
     rng = np.random.default_rng(0)
     steps, ended = [], np.ones(envs, bool)
     for step in range(PREPARED):
-        # Nothing ends in the last step, because the first one follows it and may end an episode.
+        # Nothing ends in the first step (`ended` was True before it), nor in the last one, which the first one follows.
         ended = (rng.random(envs) < 1 / 25) & ~ended & (step < PREPARED - 1)
         obs = rng.normal(size=(envs, 4)).astype(np.float32)
         steps.append((rng.integers(0, 2, envs), obs, np.ones(envs), ended, np.zeros(envs, bool)))

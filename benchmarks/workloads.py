@@ -1,4 +1,4 @@
-"""Workloads in one process: the contenders of each, and the targets that they should meet."""
+"""Workloads in one process, and a scan from a server: the contenders of each, and the targets that they should meet."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

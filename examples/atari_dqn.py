@@ -148,7 +148,7 @@ def train(game: str, steps: int, seed: int) -> tuple[float, engram.info.TableInf
     network = target = Network(num_actions, jax.random.key(seed))
     opt_state = OPTIMIZER.init(eqx.filter(network, eqx.is_array))
     stack: deque[np.ndarray] = deque(maxlen=STACK)  # the policy's
-    finished, episode_return, updates = [0.0], 0.0, 0
+    finished, episode_return, updates = [0.0], 0.0, 0  # `finished` begins with a placeholder
 
     table = engram.Table("replay", max_size=1_000_000, rate_limiter=engram.rate_limiters.MinSize(BATCH_SIZE))
     with engram.Store([table], seed=seed) as store, ScreenWriter(store) as writer:

@@ -96,7 +96,7 @@ def v_trace(
     Args:
         log_ratios: f32[T], log-probabilities of the actions, minus those with which the actors chose them.
         rewards: f32[T].
-        discounts: f32[T], 0 at the end of an episode.
+        discounts: f32[T], 0 where the episode terminated.
         values: f32[T + 1].
         valid: bool[T], False in padding.
     """

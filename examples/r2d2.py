@@ -63,7 +63,7 @@ def act(network: Network, state: Any, obs: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def unroll(network: Network, state: jax.Array, obs: jax.Array) -> jax.Array:
-    """Returns the values of the actions at all steps, f32[T + 1, A]. The burn-in only sets the state."""
+    """Returns the values of the actions after the burn-in, f32[T + 1 - BURN_IN, A]. The burn-in only sets the state."""
 
     def step(state: jax.Array, obs: jax.Array) -> tuple[jax.Array, jax.Array]:
         return network(state, obs)

@@ -49,7 +49,7 @@ def sample_action(policy: eqx.nn.MLP, obs: jax.Array, key: jax.Array) -> tuple[j
     noise = jax.random.normal(key, mean.shape)
     before_tanh = mean + jnp.exp(log_std) * noise
     log_density = -0.5 * noise**2 - log_std - 0.5 * jnp.log(2 * jnp.pi)
-    # The derivative of tanh, in a form that does not underflow (appendix C).
+    # The logarithm of the derivative of tanh, in a form that does not underflow (appendix C).
     log_slope = 2 * (jnp.log(2) - before_tanh - jax.nn.softplus(-2 * before_tanh))
     return jnp.tanh(before_tanh), jnp.sum(log_density - log_slope)
 
@@ -67,7 +67,7 @@ def lowest_value(critics: tuple[eqx.nn.MLP, eqx.nn.MLP], obs: jax.Array, action:
 
 
 def loss(networks: Networks, target_critics: Any, batch: dict[str, Any], key: jax.Array) -> jax.Array:
-    """Returns the mean of the losses of critics, policy and temperature (equations 5, 7 and 18)."""
+    """Returns the summed losses of critics, policy and temperature (equations 5, 7 and 18), averaged over the batch."""
     temperature = jnp.exp(networks.log_temperature)
     stop_gradient = jax.lax.stop_gradient
 

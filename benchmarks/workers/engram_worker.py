@@ -60,7 +60,7 @@ def server(task: Task) -> float:
 
 
 def fill(task: Task, store: TableStore) -> None:
-    """Inserts `task.items` items with unequal priorities, in the same steps as the worker of Reverb."""
+    """Inserts `task.items` items with unequal priorities, of the same steps as those of Reverb's worker."""
     stream = itertools.cycle(common.steps(task.step))
     with store.writer(history=task.length) as writer:
         for _ in range(task.length - task.every):
@@ -274,7 +274,7 @@ def save(task: Task) -> Result:
 
 
 def save_again(task: Task) -> Result:
-    """MB that a checkpoint writes after 1 % of the items were replaced and the priorities of 1 % updated."""
+    """MB that these write: replacing 1 % of the items, updating the priorities of 1 %, and a second checkpoint."""
     store = Endpoint(task).store
     fill(task, store)
     part = replace(task, items=task.items // 100)

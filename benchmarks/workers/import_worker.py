@@ -17,7 +17,7 @@ def wall_ms(statement: str) -> float:
 
 
 def measure(task: Task) -> float:
-    """Milliseconds of `import numpy`, of `import engram`, or their difference."""
+    """Milliseconds of an interpreter that runs `import numpy` or `import engram`, or their difference."""
     statements = ["import numpy", "import engram"]
     for statement in statements:
         wall_ms(statement)

@@ -171,7 +171,7 @@ def test_bad_options_are_rejected(dataset, options, text):
 
 
 def test_a_sharding_splits_batches_over_several_devices():
-    """In a process of its own, as the number of JAX's devices is fixed when JAX is imported."""
+    """In a process of its own, as the number of JAX's devices is fixed once JAX has used one."""
     printed = run_python("""
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"

@@ -67,7 +67,7 @@ def test_batches_that_tensorflow_did_not_take_do_not_count_as_sampled(open_store
     next(other)
     del iterator
     gc.collect()
-    wait_until(lambda: store.info()["t"].hidden_items <= 24)  # those of `other` alone
+    wait_until(lambda: store.info()["t"].hidden_items <= 24)
     del other
     gc.collect()
     wait_until(lambda: store.info()["t"].hidden_items == 0)

@@ -1,7 +1,8 @@
 """The workload of a store that is killed: its tables, and the calls that change them.
 
-An operation is one call or several, which depend only on a seed and the operation's number, so that the same calls can
-be made on another store. Other threads insert a stream of items, use a queue, and write checkpoints at the same time.
+An operation is one call or several, which depend only on a seed, the operation's number and the state of the tables, so
+that the same calls can be made on another store in the same state. Other threads insert a stream of items, use a queue,
+and write checkpoints at the same time.
 """
 
 import itertools

@@ -1,4 +1,7 @@
-"""Flipped bits and truncated files at every kind of record: no corrupt data is used, no valid data is deleted."""
+"""Flipped bits and truncated files at every kind of record: what is used, what is rejected, and what is deleted.
+
+No corrupt data is used. Valid data is deleted only from the newest log, after its first damaged record.
+"""
 
 import struct
 

@@ -84,7 +84,7 @@ def insert_until_full(store, path):
     raise AssertionError("every insert was acknowledged")
 
 
-# Each of these functions runs in another process, whose files may not grow.
+# Each of these functions runs in another process, in which the size of files is limited.
 
 
 def continues_in_memory(path, durability):

@@ -61,7 +61,7 @@ def test_a_full_table_blocks_a_writer_until_its_timeout(tmp_path):
         assert sampled + rest.tolist() == list(range(sent))
 
 
-# These functions run in another process, whose files may not grow.
+# These functions run in another process, whose log may not grow until the limit is removed.
 
 
 def receives_errors_until_durable(path, durability):

@@ -182,7 +182,7 @@ def test_calls_with_a_timeout_end_in_time(server):
     for _ in range(2):
         client.insert({"x": np.zeros(1)}, {"held": 1.0}, time_axis=True)
     limited = client.writer(max_in_flight_items=1, timeout=TIMEOUT)
-    # These calls begin `TIMEOUT` before the failure; so much of their timeout is then left.
+    # These calls begin `TIMEOUT` before the failure, when half of their timeout is left.
     waiting = {
         "sample": lambda: client.sample("empty", 1, timeout=2 * TIMEOUT),
         "insert": lambda: client.insert({"x": 0}, {"full": 1.0}, timeout=2 * TIMEOUT),

@@ -14,7 +14,7 @@ from faults import ServerProcess
 from engram import Client, Dataset, Pattern
 from engram.errors import DeadlineExceededError, EngramError, UnavailableError
 
-# Seed of all pauses, to repeat a failure as far as threads allow: `FAULT_SEED=... pytest`.
+# Seed of all random choices, to repeat a failure as far as threads allow: `FAULT_SEED=... pytest`.
 SEED = int(os.environ.get("FAULT_SEED") or secrets.randbits(32))
 RNG = np.random.default_rng(SEED)
 

@@ -36,7 +36,7 @@ def assert_same(items, expected):
 
 
 def check(store, kinds, logs):
-    """Compares the items of each kind with the model's. Returns the transitions."""
+    """Compares the items of each kind with the model's. Returns the items by table."""
     episodes = [episode for log in logs for episode in log]
     found = {kind.table: stored(store, kind.table) for kind in kinds}
     for kind in kinds:

@@ -60,7 +60,10 @@ def bad_priorities(address):
 
 
 def one_step_twice(address):
-    """Creates an item of the last step, twice. dm-reverb's writer sends it as a slice that extends beyond the chunk."""
+    """Creates an item that has the last step twice.
+
+    dm-reverb's writer sends it as a slice that extends beyond the chunk.
+    """
 
     def write():
         with reverb.Client(address).trajectory_writer(4) as writer:

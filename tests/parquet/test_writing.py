@@ -228,8 +228,7 @@ def test_an_interrupt_leaves_no_file(tmp_path, monkeypatch):
             assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_without_space(tmp_path):
-    """/dev/full accepts no bytes."""
+def test_a_file_that_cannot_be_created(tmp_path):
     with Store([Table("t")]) as store:
         fill(store, "t", range(10))
         # A name that is too long cannot be created.

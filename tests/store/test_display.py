@@ -18,7 +18,7 @@ def fifo(open_store, **options):
 
 
 def store_with_lengths(open_store, lengths):
-    """A store with an item per length, whose columns have this many steps, except for `y`, which has no time axis."""
+    """A store with an item per length: `x` has this many steps, `z` has one, and `y` has no time axis."""
     store = fifo(open_store)
     with store.writer() as writer:
         for length in lengths:

@@ -73,7 +73,7 @@ def test_a_uniform_remover_evicts_equally_exposed_items_equally(open_store):
         fill(store, "t", range(20))
         survivors += np.bincount(np.unique(store.sample("t", 200).data["x"]), minlength=ITEMS)
         store.close()
-    # The first ten items were exposed to ten removals, later ones to fewer.
+    # The first eleven items were exposed to ten removals (each includes the new item), later ones to fewer.
     assert survivors[:10].mean() < survivors[15:20].mean()
     expected = np.full(10, survivors[:10].mean())
     assert chi_square(survivors[:10], expected) < quantile(9)
