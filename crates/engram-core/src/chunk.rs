@@ -46,7 +46,7 @@ pub struct Origin {
     /// Index of its first step in the episode. In a chunk of a batched writer, whose environments are in different
     /// episodes: number of the step since the writer was created.
     pub first_step: u64,
-    /// Number of steps.
+    /// Number of steps; in a chunk of side cells or of padding, the largest number of rows of a column.
     pub steps: u32,
 }
 
