@@ -6,8 +6,8 @@
 use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
-/// Default limit on the memory of a decoded message, in bytes. The buffer of the encoded message does
-/// not count; copies of its strings and bytes do.
+/// Default limit on the memory of a decoded message, in bytes. The buffer of the encoded message does not count, nor do
+/// fields of type `bytes`, which share it; copies of strings do.
 pub const MAX_DECODED_BYTES: usize = 32 << 20;
 
 /// A Protobuf field whose content takes memory outside the struct of its message.

@@ -1,6 +1,6 @@
-//! Bounds on the memory of gRPC messages: a Protobuf codec for tonic that computes the size of a request before it
-//! decodes it, and a budget for the replies that clients have not read. Also [`run_blocking`], which the services of
-//! Engram and dm-reverb use.
+//! Bounds on the memory of gRPC messages: a Protobuf codec for tonic that computes the decoded size of a message before
+//! it decodes the message, and a budget for the replies that clients have not read. Also [`run_blocking`], which the
+//! services of Engram and dm-reverb use.
 
 mod blocking;
 mod decoded_size;

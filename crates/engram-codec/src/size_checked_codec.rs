@@ -13,8 +13,8 @@ use crate::decoded_size::{DecodedSize, check_decoded_size};
 /// Initial capacity of a stream's buffers in bytes, allocated before the first message.
 const BUFFER_BYTES: usize = 1 << 10;
 
-/// tonic collects encoded messages, and passes them to the transport once they have this many bytes together. This is
-/// tonic's default.
+/// tonic collects encoded messages, and passes them to the transport once they have this many bytes together, or no
+/// further message is ready. This is tonic's default.
 const SEND_BYTES: usize = 32 << 10;
 
 /// Encodes messages of type `T`, and decodes messages of type `U` after a check of their decoded size.

@@ -27,7 +27,8 @@ pub const MAX_LZ4_BYTES: usize = 0x7E00_0000;
 /// Which columns a writer compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// Columns of fixed-size cells, of at least 4 KiB, that shrink to at most 3/4 of their size.
+    /// Columns of fixed-size cells, of at least 4 KiB, that shrink to at most 3/4 of their size. After a column did
+    /// not, it is stored raw in the next 15 chunks without a try.
     #[default]
     Auto,
     /// Like `Auto`, but columns whose cells are arrays of integers are delta-encoded before they are compressed.

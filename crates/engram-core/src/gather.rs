@@ -128,7 +128,7 @@ fn one_batch_advice<T: AsTrajectory>(one: &T, other: &T) -> String {
 /// # Errors
 /// * [`Error::InvalidArgument`] if there are no items.
 /// * [`Error::Signature`] if their columns differ in name, nesting, dtype or shape of cells, or only some have a time
-///   axis.
+///   axis. Byte strings and text may be mixed: their column has byte strings.
 /// * [`Error::Payload`] if stored bytes are corrupt, [`Error::Storage`] if they cannot be read now.
 /// * [`Error::OutOfMemory`].
 pub fn gather<T: AsTrajectory>(

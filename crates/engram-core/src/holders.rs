@@ -25,9 +25,9 @@ impl HolderId {
 /// Reference counts, one per table. Most chunks have references from one table: its count is stored
 /// inline.
 ///
-/// The count of a [`HolderId`] changes only under its table's lock, or, for an id from before a reset, when the table's
-/// old contents are dropped. No two threads change the same count at once: the atomics only order changes by different
-/// tables.
+/// The count of a [`HolderId`] changes only under its table's lock, or when the contents with this id are dropped,
+/// which no call can use any more: after a reset, or with the table. No two threads change the same count at once: the
+/// atomics only order changes by different tables.
 #[derive(Debug, Default)]
 pub struct Holders {
     /// Id and count of one table, `id << 32 | count`; 0 if unused.

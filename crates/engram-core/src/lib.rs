@@ -1,5 +1,5 @@
 //! The replay data structures: chunks of steps, items that refer to them, selectors, rate limiters,
-//! tables, and the writers that build chunks and items.
+//! tables, the writers that build chunks and items, and the rings of replay buffers.
 //!
 //! Nothing in this crate does I/O, reads a clock or calls Python. Its only threads are rayon's, which copy large
 //! batches.

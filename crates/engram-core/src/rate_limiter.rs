@@ -422,7 +422,7 @@ mod tests {
             "inserting waits: Queue(3) is full: 3 inserted items are not sampled yet; 2 of them were removed, but \
              count until the table is reset"
         );
-        // Items that stay in the table after they were sampled are not counted.
+        // Sampled items have stayed in the table, so the text does not count unsampled items.
         assert_eq!(
             why_inserting(RateLimits::queue(4), [7, 3, 0]),
             "inserting waits: writers are 4 samples ahead of the learner, the limit of Queue (7 inserted \

@@ -25,7 +25,7 @@ pub use step_buffer::{StepBuffer, StepBufferOptions};
 const ENDED: u8 = 1;
 /// Flag of a row: the episode terminated with this step.
 const TERMINATED: u8 = 2;
-/// Flag of a row: the step is the first one of its episode.
+/// Flag of a row: the step is the first one of its episode, or the first one after `clear`.
 const FIRST: u8 = 4;
 
 /// A ring of steps for each of several environments, column after column.

@@ -147,7 +147,7 @@ fn sizes_match(axes: impl Iterator<Item = usize>, spec: &[Option<usize>]) -> boo
 }
 
 impl Signature {
-    /// Upper bound of the bytes that names, dtypes, shapes and nesting take in a message.
+    /// About the number of bytes that names, dtypes, shapes and nesting take in a message.
     pub(crate) fn text_bytes(&self) -> usize {
         let columns = self.columns.iter();
         let columns = columns.map(|column| 16 + column.name.len() + 10 * column.shape.len());

@@ -192,8 +192,8 @@ impl SumTree {
     }
 
     /// For each of `masses`, numbers in `[0, total]`, appends to `leaves` the first leaf for which the sum of all
-    /// weights up to and including its own exceeds the mass. If there is none, because the mass equals the total or
-    /// rounding makes it appear so, appends the last leaf with a weight above 0.
+    /// weights up to and including its own exceeds the mass; if the mass equals the total, the last leaf with a weight
+    /// above 0. Rounding of the sums can shift the choice to a leaf nearby.
     ///
     /// The appended leaves always have a weight above 0. The total must be above 0.
     pub fn find(&mut self, masses: &[f64], leaves: &mut Vec<usize>) {

@@ -221,7 +221,7 @@ impl TableState {
     /// Creates an empty table.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an option is not allowed.
+    /// Those of [`TableOptions::check`].
     pub fn new(options: Arc<TableOptions>, sink: Arc<dyn OpSink>) -> Result<Self> {
         options.check()?;
         Ok(Self {
@@ -569,10 +569,10 @@ impl TableState {
         }
     }
 
-    /// Checks that the table, once it is full, can yield `n` samples without further inserts.
+    /// Checks that the items of a full table may be sampled `n` times together. The rate limiter is not considered.
     ///
     /// # Errors
-    /// [`Error::Unsatisfiable`] if even a full table cannot yield `n` samples;
+    /// [`Error::Unsatisfiable`] if `n` exceeds `max_size * max_times_sampled`, unless the latter is 0 (unlimited);
     /// [`Error::InvalidArgument`] if `n` is 0.
     pub fn check_sample(&self, n: usize) -> Result<()> {
         let TableOptions {

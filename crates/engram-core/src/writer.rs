@@ -1,8 +1,8 @@
 //! Writing: turns appended steps into chunks, and into items that refer to them.
 //!
-//! Nothing here blocks, reads a clock or accesses a table. A [`Recorder`] records one stream of
-//! steps, a [`BatchedRecorder`] the steps of many environments. A [`Pattern`] describes which items
-//! to create from the newest steps.
+//! Nothing here blocks, reads a clock or accesses a table. A [`Recorder`] records one stream of steps, a
+//! [`BatchedRecorder`] the steps of many environments. A [`Pattern`] describes which items to create from the newest
+//! steps. A [`VectorRecorder`] records the transitions of many environments, and creates items by an [`ItemRule`].
 
 mod batch_column;
 mod batched;

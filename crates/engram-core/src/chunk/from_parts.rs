@@ -27,7 +27,8 @@ impl Chunk {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if parts contradict each other or are too large,
-    /// [`Error::Payload`] if the offsets or lengths of a string column are inconsistent.
+    /// [`Error::Payload`] if the offsets or lengths of a string column are inconsistent, and, if there are string
+    /// columns, those of [`Payload::pin`].
     pub fn from_parts(
         origin: Origin,
         schema: Arc<Schema>,
@@ -52,7 +53,7 @@ impl Chunk {
     /// the cost does not grow with the raw size.
     ///
     /// # Errors
-    /// [`Error::Payload`] naming the first column that is corrupt.
+    /// [`Error::Payload`] naming the first column that is corrupt; those of [`Payload::pin`].
     pub fn check_compressed_columns(&self) -> Result<()> {
         let extents = self.extents.iter().enumerate();
         let mut compressed = extents

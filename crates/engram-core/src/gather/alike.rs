@@ -12,8 +12,9 @@ pub(super) fn are_alike<T: AsTrajectory>(items: &[T]) -> bool {
     first.is_none_or(|first| items.all(|item| is_alike(first, item)))
 }
 
-/// The number of items, counted from the first one, that can be in one batch: up to the first item whose columns differ
-/// from those of item 0 in name, nesting, dtype or shape of cells, or in whether they have a time axis.
+/// The number of items, counted from the first one, that can be in one batch without a change of dtypes: up to the
+/// first item whose columns differ from those of item 0 in name, nesting, dtype or shape of cells, or in whether they
+/// have a time axis. [`gather`](super::gather) would also join byte strings and text.
 pub fn stackable_prefix<T: AsTrajectory>(items: &[T]) -> usize {
     let Some(first) = items.first().map(AsTrajectory::trajectory) else {
         return 0;
@@ -29,7 +30,7 @@ pub fn stackable_prefix<T: AsTrajectory>(items: &[T]) -> usize {
     differs.unwrap_or(items.len())
 }
 
-/// True if two items can be in one batch.
+/// True if two items can be in one batch, and their columns have the same dtypes.
 fn is_stackable(one: &Trajectory, other: &Trajectory) -> bool {
     let same_layout = Arc::ptr_eq(one.layout(), other.layout()) || one.layout() == other.layout();
     same_layout

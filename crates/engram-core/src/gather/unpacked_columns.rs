@@ -1,4 +1,4 @@
-//! A cache of compressed columns that were unpacked while a batch is gathered.
+//! A cache of compressed columns that were unpacked while a part of a batch is copied.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::payload::Pinned;
 /// Maximum bytes that the cache retains, unless a single column is larger.
 const MAX_CACHED_BYTES: usize = 256 << 20;
 
-/// Unpacked columns, as a cache. A column of a chunk is unpacked once for all items that share the chunk, unless the
-/// cache was cleared in between because it was full.
+/// Unpacked columns, as a cache. Each thread that copies a part of a batch has its own. It unpacks a column of a chunk
+/// once for all items of its part that share the chunk, unless the cache was cleared in between because it was full.
 #[derive(Default)]
 pub(super) struct UnpackedColumns {
     /// By chunk and column. The gathered items keep their chunks alive, so an address identifies one chunk.

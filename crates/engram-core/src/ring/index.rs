@@ -44,7 +44,7 @@ impl ItemStart {
 pub struct Drawn {
     /// The step that each item begins with.
     pub starts: Vec<ItemStart>,
-    /// Probability of each draw; a single value if all are equal.
+    /// Probability of each draw; a single value if all items were equally likely.
     pub probabilities: Vec<f64>,
     /// Priority of each item; empty if items have no priorities.
     pub priorities: Vec<f64>,

@@ -50,9 +50,9 @@ impl RingItems {
 
     /// Positions of the steps of an environment that items can begin with now.
     ///
-    /// They are consecutive: an item is complete once its last step or the end of its episode is stored, and then the
-    /// items that begin earlier are complete, too. The burn-in of a sequence must also be stored, as far as it is in
-    /// the episode.
+    /// They are consecutive: an item is complete once its last step is stored, or the end of its episode, unless the
+    /// next episode continues it; and then the items that begin earlier are complete, too. The burn-in of a sequence
+    /// must also be stored, as far as it is in the episode.
     pub(super) fn starts(&self, ring: &Ring, env: usize) -> Range<u64> {
         let (steps, ends_with_episode) = match *self {
             Self::Steps => (1, false),

@@ -7,9 +7,9 @@ const MIN_BLOCK: usize = 64;
 
 /// Tracks the largest of `n` values, all at least 0. The caller stores the values themselves.
 ///
-/// The values are divided into about `sqrt(n)` blocks, each with an upper bound of its values. A change updates at most
-/// the bound of its block. When the largest value is requested, the bounds that could be too high are corrected, from
-/// the highest one on.
+/// The values are divided into blocks of about `sqrt(n)` values, at least 64 and at most 4,096, each with an upper
+/// bound of its values. A change updates at most the bound of its block. When the largest value is requested, the
+/// bounds that could be too high are corrected, from the highest one on.
 #[derive(Debug)]
 pub(super) struct Largest {
     /// Values per block: a power of two that divides the number of entries of a page.

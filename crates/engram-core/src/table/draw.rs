@@ -23,9 +23,9 @@ pub struct Draw {
     pub probability: f64,
     /// Its priority at the draw.
     pub priority: f64,
-    /// Number of times it was sampled, including this draw.
+    /// Number of times it was sampled, including this draw, unless a scan read it.
     pub times_sampled: u32,
-    /// Number of items in the table at the draw.
+    /// Number of items in the table at the draw; for a scan, at its snapshot or lookup of keys.
     pub table_size: u64,
     /// Properties of the distribution it was drawn from.
     pub distribution: DrawDistribution,

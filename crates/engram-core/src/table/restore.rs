@@ -49,8 +49,8 @@ impl Restore {
     /// Starts with an empty table that has these counters.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an option is not allowed, or the counters are too large or
-    /// contradict each other.
+    /// Those of [`TableOptions::check`]; [`Error::InvalidArgument`] if the saved limits are not allowed, or the
+    /// counters are too large or contradict each other.
     pub fn new(
         options: Arc<TableOptions>,
         sink: Arc<dyn OpSink>,
@@ -261,8 +261,8 @@ impl TableState {
     /// that were set at run time stay, unless the new options have other limits than the old ones.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an option is not allowed; those of
-    /// [`TableOptions::check_item`] for the items.
+    /// Those of [`TableOptions::check`]; [`Error::InvalidArgument`] if the limits that stay do not fit the new
+    /// `max_size`; those of [`TableOptions::check_item`] for the items, except [`Error::Unsatisfiable`].
     pub fn with_options(
         mut self,
         options: TableOptions,

@@ -256,7 +256,7 @@ impl BatchedRecorder {
     }
 
     /// Seals the open chunks, if there are any, makes all items ready, and drops expired chunks from the history. On
-    /// failure the recorder is unchanged.
+    /// failure the steps and items of the recorder are unchanged; it may have skipped a key.
     fn seal_open_chunks(&mut self) -> Result<()> {
         let Some(open) = &mut self.open else {
             return Ok(());

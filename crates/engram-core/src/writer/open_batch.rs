@@ -132,9 +132,10 @@ impl OpenBatch {
         self.episodes.iter().all(SmallVec::is_empty)
     }
 
-    /// Adds steps of all environments until the chunks are full, at least one; returns their number. `columns` have
-    /// `steps_per_env` steps per environment, environment after environment, of which those with the indices `steps`
-    /// are to be added. The caller has checked the columns against the schema.
+    /// Adds steps of all environments: if there are strings, one step, otherwise as many as the chunks have room for,
+    /// which must be at least one. Returns their number. `columns` have `steps_per_env` steps per environment,
+    /// environment after environment, of which those with the indices `steps` are to be added. The caller has checked
+    /// the columns against the schema.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if strings do not fit; nothing is then added.
@@ -263,7 +264,7 @@ impl OpenBatch {
     }
 
     /// Copies an environment's newest cell of a fixed-size column to the side cells, then overwrites it with `cell`.
-    /// Returns the row of the copy. `episode` is the id of the copy's episode.
+    /// Returns the row of the copy. `episode` is the id of the episode that the side cells list for it.
     pub(super) fn replace_newest(
         &mut self,
         column: usize,

@@ -145,8 +145,8 @@ impl OpenChunk {
         self.steps += 1;
     }
 
-    /// Adds complete steps until the chunk is full, at least one; returns their number. See
-    /// [`Recorder::append_steps`](super::Recorder::append_steps).
+    /// Adds complete steps until the chunk is full or the next one cannot be written, at least one; returns their
+    /// number. See [`Recorder::append_steps`](super::Recorder::append_steps).
     pub(super) fn append_steps(
         &mut self,
         columns: &[Option<BatchColumn<'_>>],

@@ -33,7 +33,8 @@ const SPLIT_ITEM_BYTES: usize = 320;
 pub struct WriterOptions {
     /// Number of newest steps that items may refer to. At least 1.
     pub history: u64,
-    /// Maximum number of steps of a chunk. `None` chooses from 1 to 16, so that a chunk has about 16 KiB.
+    /// Maximum number of steps of a chunk. `None` chooses as many as have at most 16 KiB (of one environment), from 1
+    /// to 16.
     pub chunk_length: Option<usize>,
     /// Compression of columns. Chunks that several environments share are not compressed.
     pub compression: Compression,
@@ -86,8 +87,8 @@ impl WriterOptions {
 
     /// Returns how many steps to copy into the next chunk of `length` steps so that items of
     /// `lookback` steps lie inside it. Each copied step prevents one item from lying in two chunks.
-    /// Returns 0 if `chunk_length` is set, if a copied step takes more memory than an item in two chunks, or if the
-    /// copies would take more than a quarter of the chunk.
+    /// Returns 0 if `chunk_length` is set, if a copied step takes more memory than an item in two chunks adds
+    /// ([`SPLIT_ITEM_BYTES`]), or if the copies would take more than a quarter of the chunk.
     pub(super) fn overlap_steps(&self, schema: &Schema, length: usize, lookback: u64) -> u32 {
         let overlap = lookback.saturating_sub(1);
         let worthwhile = self.chunk_length.is_none()

@@ -53,8 +53,8 @@ impl Pattern {
     /// items.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an invalid range, condition or priority rule, or more than 2^20 slices;
-    /// [`Error::Priority`] for NaN.
+    /// [`Error::InvalidArgument`] for no columns, an invalid range, condition or priority rule, or more than 2^20
+    /// slices; [`Error::Priority`] for NaN.
     pub fn new(
         table: u32,
         layout: Arc<Layout>,

@@ -79,7 +79,7 @@ impl TdErrorStats {
     /// Adds rows `first..first + len` of a sealed chunk's column.
     ///
     /// # Errors
-    /// Those of [`Self::add`]; [`crate::Error::Payload`] if the chunk's payload cannot be read.
+    /// Those of [`Self::add`], [`Payload::pin`](crate::Payload::pin) and [`Chunk::unpack`].
     pub(super) fn add_rows(
         &mut self,
         name: &str,

@@ -77,7 +77,7 @@ pub struct Recorder {
     /// End of the steps that had expired when the history was last extended, exclusive.
     expired: StepPosition,
     /// Largest number of steps from the first step of an item to the newest step, both included, of the items
-    /// created since the open chunk began.
+    /// created since `begin_chunk` was last called.
     longest_lookback: u64,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct WindowShapeCache {
 
 impl WindowShapeCache {
     /// Returns the trajectory of the located cells: rows if possible, otherwise a window if they lie in one chunk and
-    /// an earlier item had the same shape, otherwise spans.
+    /// the shape of a recent item is the same, otherwise spans.
     pub(super) fn trajectory(
         &mut self,
         layout: &Arc<Layout>,
@@ -68,7 +68,7 @@ impl WindowShapeCache {
         }
     }
 
-    /// Returns the shape of the located cells if an earlier item had it. Otherwise stores it for
+    /// Returns the shape of the located cells if it is in the cache. Otherwise stores it for
     /// later items and returns `None`. The offsets of the shape count from row `base`.
     fn find_or_store(
         &mut self,

@@ -35,8 +35,8 @@ enum Call {
     InsertAgain {
         index: usize,
     },
-    /// An item whose session number is the session's last one plus `number - 1`: with 0 and 1, an earlier number, if
-    /// any. The item's key is new or, if `again`, that of an existing item.
+    /// An item whose session number is the session's last one plus `number - 1`: with 0 and 1, a number that was used
+    /// already, if any. The item's key is new or, if `again`, that of an existing item.
     InsertNumbered {
         session: u64,
         number: u64,

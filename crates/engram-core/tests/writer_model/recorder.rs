@@ -511,7 +511,7 @@ impl RecorderAndModel {
         }
     }
 
-    /// Checks that all cells of a chunk belong to the same episode.
+    /// Checks that all numbers in a chunk that belong to complete steps are of the same episode.
     fn check_episode(&self, chunk: &Arc<engram_core::Chunk>) {
         assert_eq!(chunk.origin().episodes.len(), 1);
         let mut episode_of_cell = HashMap::new();

@@ -33,10 +33,10 @@ impl BatchedRecorder {
         appended.items
     }
 
-    /// Appends steps of every environment until the open chunks are full, at least one, and creates the items that are
-    /// due by the patterns, in the same order as [`Self::append_batch`] for each step. `columns` and `episode_ends`
-    /// have `steps_per_env` steps per environment, environment after environment, of which those with the indices
-    /// `steps` are appended.
+    /// Appends steps of every environment: one if there are strings, otherwise as many as the open chunks have room
+    /// for. Creates the items that are due by the patterns, in the same order as [`Self::append_batch`] for each step.
+    /// `columns` and `episode_ends` have `steps_per_env` steps per environment, environment after environment, of which
+    /// those with the indices `steps` are appended.
     ///
     /// # Errors
     /// Nothing is written after [`Error::Signature`](crate::Error::Signature) for columns that do not match the schema,
@@ -103,8 +103,8 @@ impl BatchedRecorder {
         Ok(())
     }
 
-    /// Writes the cells of steps, whose columns were checked, until the open chunks are full, at least one; returns
-    /// their number. [`Self::advance_step`] must then be called for each. On failure nothing is written.
+    /// Writes the cells of steps, whose columns were checked, as `OpenBatch::push_steps` does; returns their number.
+    /// [`Self::advance_step`] must then be called for each. On failure nothing is written.
     fn push_cells(
         &mut self,
         columns: &[BatchColumn<'_>],

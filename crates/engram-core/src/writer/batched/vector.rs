@@ -100,7 +100,7 @@ struct Episodes {
     transitions: Vec<u64>,
     /// The first observation, unless it is in the row before the first transition.
     first_observation: Vec<Option<SideRow>>,
-    /// True if the newest row ended the episode in a terminal state.
+    /// True if the episode ended in a terminal state. Set only before `VectorRecorder::end_episode`, which uses it.
     terminated: Vec<bool>,
 }
 
@@ -224,8 +224,8 @@ impl VectorRecorder {
     /// all environments.
     ///
     /// # Errors
-    /// [`Error::Signature`] for columns that do not match the schema; those of [`BatchedRecorder::flush`]. Nothing
-    /// changes then.
+    /// [`Error::Signature`] for columns that do not match the schema, [`Error::InvalidArgument`] unless `started` has
+    /// one entry per environment; those of [`BatchedRecorder::make_room`]. Nothing changes then.
     pub fn reset(&mut self, observations: &[SharedBytes<'_>], started: &[bool]) -> Result<()> {
         self.check_observations(observations, &vec![true; self.rows.envs])?;
         self.check_length("mask", started.len())?;

@@ -17,14 +17,15 @@ impl Recorder {
         self.writable_chunk().map(drop)
     }
 
-    /// Appends complete steps until the open chunk is full, at least one; returns their number. `columns` are the cells
+    /// Appends complete steps until the open chunk is full or the next step cannot be written, at least one; returns
+    /// their number. If that step caused the end, a call that begins with it returns its error. `columns` are the cells
     /// of each column, step after step; a column that is `None` has no value in these steps. The appended steps are the
     /// first ones of those with the indices `steps`. No step may be open.
     ///
     /// The caller must have checked the number and the sizes of the cells against [`Self::schema`].
     ///
     /// # Errors
-    /// Those of [`Self::cell_mut`]; nothing is then appended.
+    /// Those of [`Self::cell_mut`], for the first of the steps; nothing is then appended.
     pub fn append_steps(
         &mut self,
         columns: &[Option<BatchColumn<'_>>],

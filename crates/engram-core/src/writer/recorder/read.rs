@@ -64,7 +64,7 @@ impl Recorder {
     /// # Errors
     /// [`crate::Error::ExpiredStep`] if the step is no longer retained or was cleared;
     /// [`crate::Error::InvalidArgument`] if it was not appended yet or has no value in this column;
-    /// [`crate::Error::Payload`] if the cell's chunk cannot be read.
+    /// those of [`Payload::pin`](crate::Payload::pin) and [`Chunk::unpack`](crate::Chunk::unpack) for a sealed chunk.
     pub fn read_cell(
         &self,
         column: usize,

@@ -1,5 +1,5 @@
-//! Items of one environment that refer to more than a window of consecutive rows: to a first observation or returns
-//! among the side cells, or to padding.
+//! Items of one environment that are not a full window of rows: they refer to a first observation or returns among the
+//! side cells, or to padding, or the end of the episode has cut them short.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -196,7 +196,7 @@ impl BoundRule {
 
     /// Number of transitions in the sequence that the end of an episode of `count` transitions cuts short: the first
     /// sequence that begins in the episode and does not fit. 0 if there is none, or if a sequence of full length ends
-    /// with the episode, because that one has the same transitions.
+    /// with the episode, because that one includes these transitions.
     pub(super) fn cut_transitions(&self, count: u64) -> u64 {
         let Some(beyond) = count.checked_sub(self.length) else {
             return count;
