@@ -158,8 +158,8 @@ class VectorWriter(_Writer):
             InvalidArgumentError: `rewards`, `terminated` or `truncated` has another shape than `[N]` or an unsuitable
                 dtype; `reset` was not called, or an environment has to be reset first; `info` does not fit
                 `autoreset_mode`. Nothing is stored.
-            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
-                passed. Nothing is stored.
+            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
+                the writer's timeout has passed. Nothing is stored.
             DeadlineExceededError: The server did not describe a table within the writer's timeout. Nothing is stored.
             UnknownTableError: A table was dropped. Nothing is stored.
             PriorityError: A table rejects the priority of its items. Nothing is stored.
