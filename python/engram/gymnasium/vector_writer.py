@@ -52,11 +52,11 @@ class VectorWriter(_Writer):
         items: `Transitions`, `Sequences` and `Episodes` to create; at least one.
         autoreset_mode: A `gymnasium.vector.AutoresetMode`, or `"NEXT_STEP"`, `"SAME_STEP"` or `"DISABLED"`. Default:
             that of `envs`; required if `envs` is a number.
-        chunk_length: As in `Store.writer`.
+        chunk_length: As in `Store.batched_writer`.
         max_in_flight_items: As in `Store.writer`, for all environments together.
         max_waiting_items: As in `Store.writer`, for all environments together.
         timeout: As in `Store.writer`, in seconds.
-        compression: As in `Store.writer`.
+        compression: As in `Store.batched_writer`.
 
     Raises:
         InvalidArgumentError: An argument is invalid, or `autoreset_mode` is not that of `envs`.
