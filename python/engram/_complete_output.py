@@ -25,7 +25,8 @@ def complete_output(target: Path, *, is_directory: bool, folder: Path | None = N
         target: The file, which is replaced if it exists, or the directory, which must not exist or be empty. If it is a
             symbolic link, the file or directory that the link points to is replaced.
         is_directory: Create the temporary path as a directory.
-        folder: Directory of the temporary path, on the same file system. Default: that of `target`.
+        folder: Directory of the temporary path, on the same file system. Default: that of the file or directory that is
+            replaced or created.
 
     Raises:
         StorageError: An `OSError` in the `with` block, with its text.

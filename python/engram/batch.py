@@ -93,8 +93,9 @@ class Batch:
         data: Nest of the items' data. Its leaves are NumPy arrays `[B, T, ...]`, or `[B, ...]` for columns without a
             time axis. The arrays own their memory; nothing changes them later.
         info: Keys, probabilities, priorities and other metadata, one per item.
-        row_splits: None if all items have the same length. Otherwise the nest of `data` with i64 `[B + 1]` leaves: row
-            `i` of a ragged column `x` is `x[splits[i]:splits[i + 1]]`. A column that is not ragged has None.
+        row_splits: None if no column is ragged: all items have the same length, or `pad` was set. Otherwise the nest of
+            `data` with i64 `[B + 1]` leaves: item `i` of a ragged column `x` is `x[splits[i]:splits[i + 1]]`. A column
+            that is not ragged has None.
         lengths: None unless `pad` was set and items differ in length. Otherwise the nest of `data` with i64 `[B]`
             leaves: the lengths before padding. A column that is not padded has None.
     """

@@ -39,7 +39,8 @@ class Client(TableStore):
         """Creates a client; it connects on first use.
 
         Args:
-            address: `host:port` of the server, or `unix:PATH` of its Unix socket.
+            address: `host:port` of the server, or `unix:PATH` of its Unix socket, which only a server started from Rust
+                can have.
             token: Token that the server requires. Default: none.
             ca: PEM file with the certificate authority that signed the server's certificate. Enables TLS.
             certificate: PEM file with the client's certificate, if the server requires one. Needs `key`.

@@ -56,7 +56,8 @@ class SignatureError(EngramError, ValueError):
 class PriorityError(EngramError, ValueError):
     """A priority is NaN, or it is negative, infinite or too large and the table's selector is Prioritized.
 
-    One invalid priority rejects the whole call: none of the other priorities is applied.
+    One invalid priority in an argument rejects the whole call: none of the other priorities is applied. If a writer
+    computes the priority of an item from TD errors, only that item is rejected, and the step is stored.
     """
 
 

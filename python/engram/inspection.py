@@ -29,9 +29,10 @@ class InspectedFile:
             cannot be read.
         changes: Number of changes in a log's valid `records`.
         state: `"whole"`: all records are valid. `"torn"`: a log ends with an invalid record, as after an interrupted
-            write. Its changes were not acknowledged, unless the power failed with `durability="process"` or the file
-            was damaged later. `"damaged"`: the content differs from what was written. `"unusable"`: nothing can be
-            read. `"unfinished"`: the next `open` removes the file. `"set aside"`: a repair excluded the file.
+            write. The changes from there on were not acknowledged, unless the power failed with `durability="process"`
+            or the file was damaged later. `"damaged"`: the content differs from what was written. `"unusable"`: nothing
+            can be read, the file belongs to another store, or it is missing. `"unfinished"`: the next `open` removes
+            the file. `"set aside"`: a `*.lost` file of an earlier opening. The last two kinds of files are not read.
         offset: Byte offset of the first invalid record of a torn or damaged file; None for other files.
         reason: What is wrong with the file; None if nothing is.
         records_after: Number of valid records after `offset`; stores do not read them.
@@ -152,7 +153,7 @@ class Inspection:
 def inspect_directory(path: str | os.PathLike[str]) -> Inspection:
     """Describes the content of a store's directory without changing it.
 
-    Reads every file to its end and verifies every checksum. Needs as much memory as the store would.
+    Reads all checkpoints and logs to their ends and verifies every checksum. Needs as much memory as the store would.
 
     Args:
         path: The directory. Another process may have it open.

@@ -134,7 +134,8 @@ class Queue:
     For a table with Fifo selectors and `max_times_sampled=1`; see `Table.queue`.
 
     Attributes:
-        size: Maximum number of unsampled items. At least 1.
+        size: Maximum number of unsampled items, at least 1. Items that are removed unsampled, for example by a `ttl`,
+            count until the table is reset. An empty table always accepts an item.
     """
 
     kind: ClassVar[str] = "Queue"
@@ -159,7 +160,8 @@ class Stack:
     For a table with Lifo selectors and `max_times_sampled=1`; see `Table.stack`.
 
     Attributes:
-        size: Maximum number of unsampled items. At least 1.
+        size: Maximum number of unsampled items, at least 1. Items that are removed unsampled, for example by a `ttl`,
+            count until the table is reset. An empty table always accepts an item.
     """
 
     kind: ClassVar[str] = "Stack"

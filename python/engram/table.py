@@ -100,6 +100,9 @@ class Table:
     ) -> "Table":
         """Creates a first-in-first-out table: each item is sampled once, and inserts wait while the table is full.
 
+        Items that are removed unsampled, for example by `ttl`, also count as long as the table is not empty: see
+        `rate_limiters.Queue`.
+
         Args:
             name: Name of the table.
             max_size: Maximum number of items.
@@ -131,6 +134,9 @@ class Table:
         signature: object = None,
     ) -> "Table":
         """Creates a last-in-first-out table: each item is sampled once, and inserts wait while the table is full.
+
+        Items that are removed unsampled, for example by `ttl`, also count as long as the table is not empty: see
+        `rate_limiters.Stack`.
 
         Args:
             name: Name of the table.

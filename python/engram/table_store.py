@@ -213,11 +213,12 @@ class TableStore:
         Args:
             num_envs: Number of environments.
             patterns: Patterns that create the items of each environment; at least one.
-            chunk_length: As in `writer`.
+            chunk_length: Number of steps of each environment per chunk, as in `writer`. If a step is below 1 KiB,
+                several environments share a chunk of up to about 128 KiB.
             max_in_flight_items: As in `writer`, for all environments together.
             max_waiting_items: As in `writer`, for all environments together.
             timeout: As in `writer`, in seconds.
-            compression: As in `writer`.
+            compression: As in `writer`. Chunks that several environments share are not compressed.
 
         Returns:
             The writer. It belongs to one thread.

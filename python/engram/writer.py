@@ -146,7 +146,8 @@ class TrajectoryWriter(_Writer):
             InvalidArgumentError: A leaf already has a value in this step.
             BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
                 the writer's timeout has passed. Nothing is stored; the call can be repeated.
-            UnsatisfiableError, ClosedError: A table rejected an earlier item.
+            UnsatisfiableError, ClosedError: A table rejected an earlier item. The step is stored, unless the item was
+                in flight before the call.
         """
         self._native.append(step, partial_step=partial_step)
 
@@ -197,7 +198,8 @@ class TrajectoryWriter(_Writer):
             UnknownTableError: There is no table of this name.
             BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
                 the writer's timeout has passed. Nothing is stored; the call can be repeated.
-            UnsatisfiableError, ClosedError: A table rejected an earlier item.
+            UnsatisfiableError, ClosedError: A table rejected this item or an earlier one. If the earlier one was in
+                flight before the call, this item is not created.
         """
         return self._native.create_item(table, priority, trajectory, num_steps)
 
@@ -283,7 +285,8 @@ class PatternWriter(_Writer):
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: The TD errors of an item are NaN or infinite, or its table rejects their priority. The step
                 is stored, and the items of other patterns are created.
-            UnsatisfiableError, ClosedError: A table rejected an item. The step is stored nevertheless.
+            UnsatisfiableError, ClosedError: A table rejected an item. The step is stored, unless the item was in flight
+                before the call.
         """
         self._native.append(step, partial_step=partial_step)
 
@@ -393,7 +396,8 @@ class BatchedWriter(_Writer):
                 the writer's timeout has passed. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: As in `PatternWriter.append`. The steps are stored, and all other items are created.
-            UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored nevertheless.
+            UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored, unless the item was in
+                flight before the call.
         """
         if episode_ends is None:
             self._native.append_batch(steps, None)

@@ -19,7 +19,8 @@ _REAL = (float, int, np.floating, np.integer, np.bool_)
 class RewardLayout:
     """Structure and shapes of rewards and discounts, and the dtypes of their totals.
 
-    The dtypes are those of the rewards and discounts, except for integers if `n` is above 1: their totals are f64.
+    The dtypes are those of the rewards and discounts, except for integers and bools if `n` is above 1: their totals are
+    f64.
     """
 
     structure: Any
@@ -45,8 +46,8 @@ class RewardStep:
 class NStepReturns:
     """Sums the last `n` rewards, discounted by the steps' discounts and by the adder's own.
 
-    Results are computed in f64 and have the dtypes of the first reward and discount, or f64 if those are integers. With
-    `n` of 1, rewards and discounts are returned unchanged.
+    Results are computed in f64 and have the dtypes of the first reward and discount, or f64 if those are integers or
+    bools. With `n` of 1, rewards and discounts are returned unchanged.
 
     Attributes:
         n: Maximum number of steps.

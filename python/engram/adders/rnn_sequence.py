@@ -34,9 +34,9 @@ class NonOverlappingRNNSequenceAdder(Adder):
 
     With `overlap=True`, which is allowed despite the name of this class, consecutive items share one row: an item ends
     with the row with which the next item starts. Items are then `MaskedStep`s with leaves `[T + 1, ...]`. The first `T`
-    rows are the item's transitions, or padding; of the last row, use the observation only. The mask of the last row is
-    1 if the next item starts with it: its transition belongs to that item. An episode creates `ceil(n / T)` items, or
-    `floor(n / T)` without padding.
+    rows are the item's transitions; at the end of an episode also the final observation and padding, with a mask of 0.
+    Of the last row, use the observation only. Its mask is 1 if the next item starts with it: its transition belongs to
+    that item. An episode creates `ceil(n / T)` items, or `floor(n / T)` without padding.
 
         adder = NonOverlappingRNNSequenceAdder(store, 20, priority_fns={"replay": None})
         adder.add_first(timestep)

@@ -28,7 +28,7 @@ class NStepTransitionAdder(Adder):
 
     Rewards may be nests; a discount is a number, or an array that broadcasts to each reward `[...]`. With `n` of 1 both
     are stored unchanged. Otherwise they are computed in f64, and stored in the dtypes of the first reward and discount,
-    or f64 if those are integers.
+    or f64 if those are integers or bools.
 
     An item is created by the `add` that follows its last step. The last `add` of an episode creates all items that are
     left, also those of fewer than `n` steps. `reset` creates only the item whose `n` steps are complete.

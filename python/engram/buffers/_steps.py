@@ -28,7 +28,10 @@ def derive_signature(steps: Any, num_leading_axes: int) -> Any:  # noqa: ANN401,
 
 
 def convert(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:  # noqa: ANN401, an array or a number
-    """Returns a value as an array of this dtype, in C order. The native engine calls it for values of another dtype."""
+    """Returns a value as an array of this dtype, in C order.
+
+    The native engine calls it for values that it cannot copy as they are, such as arrays of another dtype.
+    """
     array = _array(value, name)
     if array.dtype != dtype:
         are_integers = array.dtype.kind in "iu" and dtype.kind in "iu"

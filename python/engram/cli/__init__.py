@@ -1,6 +1,6 @@
 """The command line, `engram ...`: parses arguments, calls the library, prints.
 
-Only this package imports Typer and Rich.
+Only this package imports Typer. It also imports Rich, like `engram._progress`.
 """
 
 from engram.cli.app import app, main

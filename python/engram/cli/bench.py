@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BATCH_SIZE = 256  # items per sample and update
 NUM_ENVS = 64  # environments of the batched writer
 ITEM_STEPS = 2
-PRIORITIZED_ITEMS = 20_000  # number of items in the prioritized table
+PRIORITIZED_ITEMS = 20_000  # approximate number of items in the prioritized table
 MAX_SIZE = 100_000  # of each table
 
 

@@ -9,9 +9,12 @@ from pathlib import Path
 
 
 def program_name() -> str:
-    """Returns `engram` if the shell finds this program by that name, otherwise the path with which it was started."""
+    """Returns the path with which this program was started, or `engram` if the shell finds this program by that name.
+
+    Also returns `engram` if the program was started under another name, as by `python -m engram.cli`.
+    """
     path = Path(sys.argv[0])
-    if path.name != "engram":  # started from Python
+    if path.name != "engram":
         return "engram"
     command = shutil.which("engram")
     if command is not None and Path(command).absolute() == path.absolute():

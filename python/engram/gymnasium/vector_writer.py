@@ -52,11 +52,11 @@ class VectorWriter(_Writer):
         items: `Transitions`, `Sequences` and `Episodes` to create; at least one.
         autoreset_mode: A `gymnasium.vector.AutoresetMode`, or `"NEXT_STEP"`, `"SAME_STEP"` or `"DISABLED"`. Default:
             that of `envs`; required if `envs` is a number.
-        chunk_length: As in `Store.writer`.
+        chunk_length: As in `Store.batched_writer`.
         max_in_flight_items: As in `Store.writer`, for all environments together.
         max_waiting_items: As in `Store.writer`, for all environments together.
         timeout: As in `Store.writer`, in seconds.
-        compression: As in `Store.writer`.
+        compression: As in `Store.batched_writer`.
 
     Raises:
         InvalidArgumentError: An argument is invalid, or `autoreset_mode` is not that of `envs`.
@@ -158,8 +158,8 @@ class VectorWriter(_Writer):
             InvalidArgumentError: `rewards`, `terminated` or `truncated` has another shape than `[N]` or an unsuitable
                 dtype; `reset` was not called, or an environment has to be reset first; `info` does not fit
                 `autoreset_mode`. Nothing is stored.
-            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
-                passed. Nothing is stored.
+            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
+                the writer's timeout has passed. Nothing is stored.
             DeadlineExceededError: The server did not describe a table within the writer's timeout. Nothing is stored.
             UnknownTableError: A table was dropped. Nothing is stored.
             PriorityError: A table rejects the priority of its items. Nothing is stored.

@@ -72,7 +72,7 @@ class Episode:
             infos: Names of the infos that become extras. None: all of them.
 
         Raises:
-            SignatureError: Arrays differ in length, or the episode ends before its last step.
+            SignatureError: Arrays differ in length, the episode ends before its last step, or an info is missing.
         """
         what = f"episode {data.id}: "
         length = len(data.rewards)

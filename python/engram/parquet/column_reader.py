@@ -74,7 +74,8 @@ class ColumnReader:
         """Returns the reader of a column of a file that Engram has written.
 
         Raises:
-            SignatureError: The column has another type than its description, or an extension type.
+            SignatureError: The column has another type than its description, or an extension type that items do not
+                support.
         """
         sizes: list[int | None] = [] if column.stored_size is None else [column.stored_size]
         value_type, levels = _unnested(name, data_type)

@@ -55,7 +55,7 @@ class ItemFile:
 
     Attributes:
         num_rows: Number of rows.
-        structure: The nest of an item, as the engine encodes it; None if the file has neither columns nor rows.
+        structure: The nest of an item, as the engine encodes it; None if the file has no columns of items and no rows.
         has_time_axis: True if a column has a time axis.
 
     Args:

@@ -26,7 +26,7 @@ class Output:
     """A file, or a directory of files, that batches are added to. The `with` block completes it.
 
     Args:
-        path: The file, which must not exist, or the directory, which must.
+        path: The file, which is overwritten if it exists, or the directory, which must exist.
         items_per_file: Maximum number of items per file of a directory. None: `path` is a file.
         row_group_size: Number of items per row group; None for as many as fit.
     """

@@ -50,7 +50,7 @@ def read_parquet(
       outermost list of a column has the steps of an item, and may differ in size from row to row.
     - Arrow's `fixed_shape_tensor` is read as nested lists of its shape, `uuid` as bytes, `json` as text. Other
       extension types are errors.
-    - Columns `_key` and `_times_sampled` are not read.
+    - Columns `_key` and `_times_sampled` are not read, unless `columns` names them.
 
     Memory is needed for a batch and a row group, not for the whole file. The columns of all files are checked before
     the first item is inserted. If an error names rows, the items of all rows before these stay in the table.

@@ -52,7 +52,8 @@ def write_parquet(
         items_per_file: Write a directory of files `part-0000000000.parquet` and so on, with at most this many items
             each. A new file also begins where the items' columns differ from those before. Default: None, a single
             file.
-        row_group_size: Number of items per row group. Default: as many as fit into 64 MiB before compression.
+        row_group_size: Number of items per row group. Default: as many as make about 64 MiB before compression, at most
+            1,048,576.
         batch_size: Maximum number of items that are read at once, as in `TableStore.scan`.
         keys: As in `TableStore.scan`.
         order: As in `TableStore.scan`.

@@ -55,7 +55,7 @@ class DQNConfig:
     max_gradient_norm: float = 10.0
     """Gradients whose global L2 norm is larger are scaled down to this norm."""
     gamma: float = 0.99
-    """Discount of a step that does not end the episode."""
+    """Discount of a step that does not terminate the episode."""
     n_step: int = 5
     """Rewards summed before the target bootstraps."""
     target_period: int = 100

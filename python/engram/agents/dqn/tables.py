@@ -27,7 +27,7 @@ class Step(NamedTuple):
     observation: Any  # f32[O] or u8[H, W]: only the newest one, so that each is stored once
     action: Any  # i32[], the action at `observation`
     reward: Any  # f32[], the reward for the action
-    discount: Any  # f32[]: gamma, or 0 if the action ended the episode
+    discount: Any  # f32[]: gamma, or 0 if the action terminated the episode
 
 
 def make_pattern(config: DQNConfig, spaces: Spaces) -> engram.Pattern:

@@ -71,7 +71,8 @@ def train_in_process(config: DQNConfig, history: RunHistory) -> Result:
                         stopped = "solved"
                         break
 
-                # After this many steps, there are `min_replay_size` items: the last `n_step` steps start no item yet.
+                # After this many steps, there are at least `min_replay_size` items: the last `n_step` steps may not
+                # start one yet.
                 warm_up = config.min_replay_size + config.n_step
                 if step == warm_up:
                     actor.flush()  # items whose chunk is not full are not visible yet

@@ -163,7 +163,8 @@ class Queue(RateLimiter):
         """Creates a rate limiter.
 
         Args:
-            size: Maximum number of unsampled items, at least 1.
+            size: Maximum number of unsampled items, at least 1. Items that are removed unsampled count until the table
+                is reset. An empty table always accepts an item.
 
         Raises:
             TypeError: `size` is not an integer.
@@ -183,7 +184,8 @@ class Stack(RateLimiter):
         """Creates a rate limiter.
 
         Args:
-            size: Maximum number of unsampled items, at least 1.
+            size: Maximum number of unsampled items, at least 1. Items that are removed unsampled count until the table
+                is reset. An empty table always accepts an item.
 
         Raises:
             TypeError: `size` is not an integer.
