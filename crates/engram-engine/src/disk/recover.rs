@@ -52,7 +52,7 @@ use super::recovery_error::{
 use super::serial_ranges::SerialRanges;
 
 /// Callback for progress: receives the number of bytes of logs read so far and the total number. A log that is replayed
-/// is read twice, and counts twice.
+/// is read twice, and counts twice. Each new attempt, from an older checkpoint or with a repair, begins at 0 again.
 pub type ReadProgress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// Bytes read between two calls of a [`ReadProgress`].
