@@ -2,10 +2,11 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A mutex that serves waiting threads first: a thread that has released it and locks it again waits until at
-/// least one of the threads that were already waiting has had it.
+/// A mutex that serves waiting threads first: a thread that has released it and locks it again usually waits until at
+/// least one of the threads that were already waiting has had it. Not if it was held so briefly that the thread that
+/// is next has not woken up yet.
 ///
-/// Waiting threads block instead of spinning or yielding: on a busy machine, a yield costs a whole time slice.
+/// Waiting threads spin only briefly, then block, and never yield: on a busy machine, a yield costs a whole time slice.
 #[derive(Debug)]
 pub(crate) struct FairMutex<T> {
     /// Locked by the next owner while it waits for `value`.

@@ -63,7 +63,8 @@ impl Sample {
     /// items whose stored bytes are corrupt from their table: otherwise, a queue would return the same items
     /// again and again. The draws of these items are final; the other items of a lease return to the table.
     ///
-    /// Returns the error to report, which names the table and the removed items.
+    /// Returns the error to report: if items were removed, it names the table and these items, otherwise it is
+    /// `error`.
     #[must_use]
     pub fn remove_unreadable(mut self, error: Error, pool: &Arc<Pool>) -> Error {
         if !matches!(error, Error::Payload(_)) {
@@ -118,7 +119,7 @@ impl Lease {
         }
     }
 
-    /// True if the acknowledgement must be durable: it removes items from a durable store, and after a
+    /// True if the acknowledgement must be durable: it may remove items from a durable store, and after a
     /// restart these items must not be sampled again.
     #[must_use]
     pub fn removes_durably(&self) -> bool {

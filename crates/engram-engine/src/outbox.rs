@@ -39,7 +39,7 @@ pub enum Until {
     WaitingAtMost(usize),
 }
 
-/// A writer's items that are not in their tables yet, oldest first.
+/// A writer's items that are not in their tables, or not durable yet.
 ///
 /// As a future, it waits as set by [`Outbox::until`].
 #[derive(Debug, Default)]
@@ -83,8 +83,8 @@ impl Outbox {
         &self.tables[number as usize]
     }
 
-    /// Number of items of the inserts that were pending at the last poll. An insert counts with all its items until
-    /// the last one is in the table.
+    /// Number of items of the inserts that were pending when they were sent or last polled. An insert counts with all
+    /// its items until the last one is in the table.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight

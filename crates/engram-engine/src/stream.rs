@@ -115,7 +115,8 @@ pub struct Stream {
     deliveries: DeliveryTracker<Lease>,
     /// Number of the stream's items that are delivered.
     delivered: u64,
-    /// Ready when the acknowledgements that removed items from the table are durable; `None` if there are none.
+    /// Ready when the acknowledgements that may have removed items from the table are durable; `None` if they are, or
+    /// if there are none.
     durable: Option<UntilDurable>,
 }
 
@@ -196,7 +197,8 @@ impl Stream {
         })
     }
 
-    /// Returns the next batch. Before that, waits until earlier acknowledgements are durable.
+    /// Returns the next batch. Before that, waits until earlier acknowledgements are durable, if they may have removed
+    /// items.
     ///
     /// # Errors
     /// The error that ended the prefetch thread, for example because the table was dropped, the store was closed, or
@@ -254,7 +256,7 @@ impl Stream {
         }
     }
 
-    /// Waits until all acknowledgements that removed items from the table are durable.
+    /// Waits until all acknowledgements that may have removed items from the table are durable.
     fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
         let Some(durable) = &mut self.durable else {
             return WaitOutcome::Ready(Ok(()));
@@ -272,7 +274,7 @@ impl Stream {
     }
 
     /// Stops prefetching. Acknowledges the delivered items and returns all others to the table. Then waits
-    /// until the acknowledgements are durable, if they removed items.
+    /// until the acknowledgements are durable, if they may have removed items.
     pub fn close(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
         self.stop();
         self.wait_until_durable(options)

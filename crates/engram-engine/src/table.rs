@@ -37,8 +37,8 @@ const MAX_FINISHED_PER_LOCK: usize = 1024;
 /// only partly returned, other calls may sample a younger item ahead of an older one.
 const MAX_RETURNED_PER_LOCK: usize = 8192;
 
-/// Maximum number of additional lock holds in which a thread serves other callers. It then wakes one of
-/// them, which continues.
+/// Number of additional lock holds after which a thread that serves other callers wakes one of them, which continues.
+/// If no caller can be woken, the thread itself continues.
 const MAX_EXTRA_LOCK_HOLDS: usize = 4;
 
 /// Maximum number of draws for which memory is allocated before the table is locked.
@@ -256,7 +256,7 @@ impl Table {
     }
 
     /// Number of items that could be inserted now without waiting; `u64::MAX` if there is practically no limit, 0 while
-    /// inserts wait.
+    /// inserts wait. `max_bytes` is not considered.
     #[must_use]
     pub fn inserts_allowed(&self) -> u64 {
         let locked = self.state.lock();
@@ -281,7 +281,8 @@ impl Table {
     /// for `n`.
     ///
     /// # Errors
-    /// Those of [`Self::sample`]; [`Error::InvalidArgument`] unless `at_least` is from 1 to `n`.
+    /// Those of [`Self::sample`], but [`Error::Unsatisfiable`] only if the table can never yield `at_least` items;
+    /// [`Error::InvalidArgument`] unless `at_least` is from 1 to `n`.
     pub fn sample_some(
         self: &Arc<Self>,
         n: usize,
@@ -396,8 +397,8 @@ impl Table {
         })
     }
 
-    /// Ends every waiting and every later call with `reason` and frees the table's items. Closing again
-    /// keeps the first reason.
+    /// Frees the table's items. Waiting calls that are not complete, and later calls that can return [`Error::Closed`],
+    /// end with `reason`. Closing again keeps the first reason.
     pub fn close(&self, reason: Error) {
         self.change(|locked, after, _| {
             locked.close_reason.get_or_insert(reason);

@@ -56,8 +56,8 @@ impl InsertTicket {
         }
     }
 
-    /// True if all items were in the table at the last poll, and are not known to be durable. If the
-    /// ticket then returns an error, the log could not be written; the ticket can be polled again.
+    /// True if all items were in the table when the ticket was created or last polled, and are not known to be durable.
+    /// If the ticket then returns an error, the log could not be written; the ticket can be polled again.
     #[must_use]
     pub fn is_applied(&self) -> bool {
         matches!(self.state, InsertState::Applied(_))

@@ -22,7 +22,7 @@ impl Wake for ThreadWaker {
 pub struct WaitOptions<'a> {
     /// When the wait ends at the latest; `None` means no limit.
     pub deadline: Option<Instant>,
-    /// Called at the start, at least every 50 ms, and after each wake-up; returns true to end the wait.
+    /// Called while the ticket is not ready, at least every 50 ms and after each wake-up; returns true to end the wait.
     pub interrupted: &'a mut dyn FnMut() -> bool,
 }
 

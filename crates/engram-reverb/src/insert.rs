@@ -29,7 +29,7 @@ use pending_items::{PendingItems, retry_delay};
 const BUFFERED_RESPONSES: usize = 16;
 
 /// A request with at least this much decoding work, in bytes, is handled outside of the runtime's shared threads. The
-/// work is the request's own bytes plus the declared raw bytes of its chunks.
+/// work is the request's own bytes plus, for each tensor, its declared rows and its raw or encoded bytes.
 const LARGE_REQUEST: usize = 256 << 10;
 
 /// Bytes of a pending item, without its trajectory.

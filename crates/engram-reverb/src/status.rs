@@ -3,10 +3,10 @@
 use engram_core::Error;
 use tonic::{Code, Status};
 
-/// Maximum number of bytes of a status message, which is sent in HTTP headers.
+/// Longer status messages, which are sent in HTTP headers, are truncated to this many bytes, plus `...`.
 const MAX_MESSAGE_BYTES: usize = 2_000;
 
-/// Maximum number of bytes of a table's name in a status message.
+/// Longer names of tables are truncated to this many bytes in a status message, plus `...`.
 const MAX_NAME_BYTES: usize = 200;
 
 /// The status for an error.

@@ -110,7 +110,7 @@ impl CloseMark {
         self.log == log && offset < self.bytes
     }
 
-    /// Returns the end of a sentence about an invalid record in the mark's log, before the end that the mark states.
+    /// Returns the last part of a sentence about an invalid record at an offset of the log that the mark covers.
     pub(crate) fn describe_damage(&self) -> String {
         let bytes = self.bytes;
         format!("but the store was closed with {bytes} bytes in this log: {LATER_LOSS}")

@@ -70,8 +70,8 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
 
 /// A file that is being written.
 pub(crate) trait WritableFile: fmt::Debug + Send {
-    /// Appends the pieces. On an error, truncates the file to its previous length, unless the file is from
-    /// [`Directory::create_large`].
+    /// Appends the pieces. On an error, truncates the file to its previous length if possible; otherwise, the next call
+    /// overwrites what was written. A file from [`Directory::create_large`] must not be used after an error.
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()>;
 
     /// Makes the bytes written so far durable.

@@ -1,4 +1,4 @@
-//! The lock of a store's directory: one process at a time can have the store open.
+//! The lock of a store's directory: one process at a time can have the store open, and only once.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -79,7 +79,7 @@ pub(super) fn check_not_file(path: &Path) -> Result<()> {
 /// Locks a directory for writing, and records this process in its `LOCK` file.
 ///
 /// # Errors
-/// [`Error::Storage`] if another process has it open, or `LOCK` cannot be written.
+/// [`Error::Storage`] if a process (also this one) has it open, or `LOCK` cannot be written.
 pub(super) fn lock_exclusive(directory: &OsDirectory) -> Result<DirectoryLock> {
     let path = directory.path();
     let failed = |error: io::Error| unusable(&path.join(LOCK), &error);
@@ -107,7 +107,7 @@ pub(super) fn lock_new(directory: &OsDirectory) -> io::Result<DirectoryLock> {
 /// `LOCK` file, as in a copy of a store's other files.
 ///
 /// # Errors
-/// [`Error::Storage`] if another process has it open, or `LOCK` cannot be read.
+/// [`Error::Storage`] if a process (also this one) has it open, or `LOCK` cannot be read.
 pub(super) fn lock_shared(directory: &OsDirectory) -> Result<Option<File>> {
     let path = directory.path();
     match directory.open_file(LOCK, OFlags::RDONLY) {
@@ -120,8 +120,8 @@ pub(super) fn lock_shared(directory: &OsDirectory) -> Result<Option<File>> {
     }
 }
 
-/// Converts the outcome of locking `LOCK`; if another process has the lock, the error names that
-/// process.
+/// Converts the outcome of locking `LOCK`; if it is locked already, the error names the process that has locked it, if
+/// `LOCK` contains that.
 fn check_locked(path: &Path, file: &File, outcome: Result<(), TryLockError>) -> Result<()> {
     match outcome {
         Ok(()) => Ok(()),

@@ -400,8 +400,8 @@ impl Journal {
         });
     }
 
-    /// Ready if `done` returns true, or with an error if writing fails or logs are missing. Otherwise stores the waker
-    /// and requests that the log writer writes soon; with the no-op waker, does neither.
+    /// Ready if `done` returns true, or with an error if writing fails, logs are missing or the log writer has ended.
+    /// Otherwise stores the waker and requests that the log writer writes soon; with the no-op waker, does neither.
     fn poll(&self, waker: &Waker, done: impl Fn() -> bool) -> Poll<Result<()>> {
         if done() {
             return Poll::Ready(Ok(()));

@@ -20,7 +20,8 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
 /// How long the writer waits before it retries a failed write.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Minimum time between two checks of whether the current log is still in the directory.
+/// A write checks whether the current log is still in the directory if the last check was at least this long ago. It is
+/// also checked when the next log begins.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// State of the thread that writes a journal's logs.

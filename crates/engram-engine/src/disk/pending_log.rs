@@ -40,8 +40,8 @@ pub(super) struct PendingLog {
     pub(super) next_serial: u64,
     /// The log that is being written.
     pub(super) log: Arc<Log>,
-    /// Logs before `log` that may contain chunks in use: `switch_log` drops the others from this list, except the
-    /// last.
+    /// All logs except `log` that may contain chunks in use, also chunk logs written since `log` was started:
+    /// `switch_log` drops the others from this list, except the previous log.
     pub(super) earlier_logs: Vec<Arc<Log>>,
     /// Logs that were found missing since the store was opened: their chunks in use must be written again.
     pub(super) missing_logs: BTreeSet<u64>,

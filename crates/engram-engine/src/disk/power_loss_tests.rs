@@ -8,8 +8,8 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use super::power_loss::PowerLossDirectory;
 use super::random_workload::{History, describe, open_store, read_back};
 
-/// Runs a store through 6 rounds, each with a power loss or a clean end. Returns the number of tables
-/// compared, and of power losses.
+/// Runs a store through 6 rounds. Each ends with a power loss, at a random write or after the store was closed. Returns
+/// the number of tables compared, and of power losses at a write.
 fn run_with_power_losses(seed: u64) -> (usize, u64) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut files = PowerLossDirectory::default();

@@ -1,4 +1,4 @@
-//! A random workload for stores in tests. It records each table's content after each change.
+//! A random workload for stores in tests. It records a table's content after each call that changes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ pub(super) fn wait_until_durable(opened: &Opened, id: u64) -> engram_core::Resul
     }
 }
 
-/// Describes a table's complete content.
+/// Describes a table's content; of the items' data, only the first byte of the first chunk.
 pub(super) fn describe(table: &mut TableState) -> String {
     let snapshot = table.snapshot();
     let items = snapshot.items().map(|item| {
@@ -155,10 +155,10 @@ pub(super) fn describe(table: &mut TableState) -> String {
     format!("{:?} {items:?} {orders:?} {sessions:?}", snapshot.counters)
 }
 
-/// What a store contained after each change, and which changes were reported as durable.
+/// What a store's tables contained after each call, and which changes were reported as durable.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// Content of each table after each change, by table and change number.
+    /// Content of a table after each call, by table and number of the call's last change.
     pub(super) descriptions: BTreeMap<(u64, u64), String>,
     /// Number of each table's last change that was reported as durable, by table.
     durable: BTreeMap<u64, u64>,

@@ -16,7 +16,8 @@ use super::read_ahead::{BLOCK_BYTES, ReadAhead, ReadBlock};
 /// Records begin at multiples of this.
 const ALIGNMENT: u64 = 8;
 
-/// Chunk records with bodies of at least this size are checked in other threads.
+/// Chunk records with bodies of at least this size are large: if the checkpoint's items refer to such a chunk, another
+/// thread checks it.
 const LARGE_CHUNK_BYTES: usize = 16 << 10;
 
 /// Minimum size of a file's first read. It is small because often only the first record is needed.

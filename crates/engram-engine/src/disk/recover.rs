@@ -52,7 +52,7 @@ use super::recovery_error::{
 use super::serial_ranges::SerialRanges;
 
 /// Callback for progress: receives the number of bytes of logs read so far and the total number. A log that is replayed
-/// is read twice, and counts twice.
+/// is read twice, and counts twice. Each new attempt, from an older checkpoint or with a repair, begins at 0 again.
 pub type ReadProgress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// Bytes read between two calls of a [`ReadProgress`].
@@ -98,7 +98,8 @@ pub(crate) struct Recovered {
     pub(crate) store: Option<u64>,
     /// Number of the checkpoint that was read; `None` if only logs were read.
     pub(crate) checkpoint_read: Option<u64>,
-    /// Number and header of every checkpoint whose first record can be read. The headers lack the serials.
+    /// Number and header of every checkpoint whose first record can be read; empty if only logs were read. The headers
+    /// lack the serials.
     pub(crate) checkpoint_headers: Vec<(u64, CheckpointHeader)>,
     /// True if the checkpoint that was read has contents that the logs lack, and no `unlogged` record in the logs
     /// states it yet.
@@ -130,9 +131,9 @@ pub(crate) struct Recovered {
     pub(crate) newest_log: u64,
     /// Logs that were read for their chunks.
     pub(crate) logs: Vec<Arc<Log>>,
-    /// The store's clock at the last change, in nanoseconds.
+    /// Latest reading of the store's clock in the checkpoint, in `begin` records and in changes, in nanoseconds.
     pub(crate) clock: u64,
-    /// Last reading of both clocks in the checkpoint and the logs.
+    /// Reading of both clocks at the start of the last log that was replayed; without one, the checkpoint's.
     pub(crate) clock_reading: ClockReading,
     /// What was damaged or unfinished, and how it was handled.
     pub(crate) notes: Vec<String>,
@@ -181,7 +182,7 @@ pub(super) struct DirectoryReader<'a> {
 /// Reads a directory without changing it. It must not be open in any process.
 ///
 /// # Errors
-/// Those of [`recover`]; [`Error::Storage`] if another process has it open, or it contains no store.
+/// Those of [`recover`]; [`Error::Storage`] if a process (also this one) has it open, or it contains no store.
 pub(crate) fn read_directory(
     path: &Path,
     repair: bool,

@@ -1,5 +1,6 @@
 //! Why a directory cannot be recovered, and the texts that state it. A reason that concerns one file begins with
-//! the file's name and continues as a sentence.
+//! the file's name and continues as a sentence. In reasons of `checkpoint_reader.rs`, "it" stands for the name of the
+//! checkpoint.
 
 use std::io;
 

@@ -33,8 +33,8 @@
 //!    leaves earlier checkpoints as they were. Chunks that step 2 has written stay in the chunk log, if
 //!    that was completed, and the next checkpoint uses them there.
 //! 5. `Manifest::remove_unneeded` removes checkpoints beyond the newest `keep`, then logs that no remaining checkpoint
-//!    requires. A sparse log has no chunks in use after step 2, so later checkpoints do not require
-//!    it; it is removed with the last checkpoint that does.
+//!    requires. After step 2, no item of the snapshots refers to a chunk in a sparse log. Once nothing else uses its
+//!    chunks, later checkpoints do not require the log; it is removed with the last checkpoint that does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -139,8 +139,8 @@ impl Storage {
     /// Opens a directory; creates it if necessary.
     ///
     /// # Errors
-    /// [`Error::Storage`] if another process has it open, it cannot be read or written, or
-    /// acknowledged data is missing.
+    /// [`Error::Storage`] if a process (also this one) has it open, it cannot be read or written, or
+    /// acknowledged data is missing. [`Error::InvalidArgument`] for an empty path.
     pub(crate) fn open(
         path: &Path,
         options: StorageOptions,

@@ -109,17 +109,17 @@ impl Engine {
     /// stored yet. Also returns notes about what was damaged or unfinished. Writes a checkpoint if stored tables
     /// were dropped or renamed, or their options have changed, or if something was repaired.
     ///
-    /// If `tables` contains a table with the name of a stored one, the stored table takes these options, except for
-    /// the seed. Limits that [`Table::set_limits`] has changed stay, unless the limits in the new options differ from
-    /// those in the stored options.
+    /// If `tables` contains a table with the name of a stored one (after renaming), the stored table takes these
+    /// options, except for the seed. Limits that [`Table::set_limits`] has changed stay, unless the limits in the new
+    /// options differ from those in the stored options.
     ///
     /// `entropy` must differ each time a directory is opened, so that no key is generated twice.
     ///
     /// # Errors
-    /// [`Error::Storage`] if another process has the directory open, it cannot be read or written, or
-    /// acknowledged data is missing. [`Error::InvalidArgument`] for names in `options` that do not exist. Those of
-    /// [`Engine::new`]. Those of [`TableOptions::check_item`], for a stored item that does not match its table's new
-    /// options.
+    /// [`Error::Storage`] if a process (also this one) has the directory open, it cannot be read or written, or
+    /// acknowledged data is missing. [`Error::InvalidArgument`] for an empty path, for names in `options` that do not
+    /// exist, and for a name that is both renamed and dropped. Those of [`Engine::new`]. Those of
+    /// [`TableOptions::check_item`], for a stored item that does not match its table's new options.
     pub fn open(
         path: &Path,
         storage_options: StorageOptions,
@@ -200,7 +200,8 @@ impl Engine {
     /// this engine has a directory, the tables are stored in it when this returns.
     ///
     /// # Errors
-    /// Those of [`Engine::open`]; [`Error::InvalidArgument`] if this engine has a table of the same name.
+    /// Those of [`Engine::open`]; [`Error::InvalidArgument`] if this engine has a table of the same name;
+    /// [`Error::Closed`].
     pub fn restore(
         &self,
         path: &Path,

@@ -15,8 +15,8 @@
 //! Each lock holder serves the queues before it unlocks ([`LockedTable::serve`]): the first waiting
 //! insert and the first waiting sample, alternately, until neither can proceed or the work allowed
 //! per lock hold is done. If work is left, exactly one thread continues in further lock holds
-//! (`is_being_served`). After a few lock holds, this thread wakes the task of the first waiting sample,
-//! which continues in its place.
+//! (`is_being_served`). After a few lock holds, this thread wakes the task of the first waiting sample, if there is
+//! one, which continues in its place.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::task::Waker;
