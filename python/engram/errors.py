@@ -109,7 +109,7 @@ class ExpiredStepError(EngramError, ValueError):
 
 
 class ForkedError(EngramError, RuntimeError):
-    """A store, server, writer or replay buffer created before `fork` is used in the child process.
+    """A store, server, writer, scan or replay buffer created before `fork` is used in the child process.
 
     Its threads and locks exist in the parent only. Create a new one in the child.
     """
