@@ -141,8 +141,8 @@ fn in_use(path: &Path, owner: &str) -> Error {
             )
         }
         None => format!(
-            "{path} is in use by {owner}; only one process at a time can open a store: close it there first; if that \
-             process has ended, another one is reading the directory (`Store.restore`, `engram inspect`): try again later"
+            "{path} is in use by {owner}; only one process at a time can open a store: close it there first; if \
+             that process has ended, another one reads the directory (`restore`, `engram inspect`): try again later"
         ),
     })
 }
