@@ -112,8 +112,9 @@ def instance_of(what: str, value: object, union: object, hint: str) -> None:
     """
     if isinstance(value, union):  # type: ignore[arg-type]  # a union of classes is allowed
         return
-    is_class = isinstance(value, type) and issubclass(value, union)  # type: ignore[arg-type]
-    got = f"the class {value.__name__} itself; call it" if is_class else _describe(value)
+    got = _describe(value)
+    if isinstance(value, type) and issubclass(value, union):  # type: ignore[arg-type]
+        got = f"the class {value.__name__} itself; call it"
     raise InvalidArgumentError(f"{what} must be {hint}; got {got}")
 
 

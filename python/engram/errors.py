@@ -1,7 +1,8 @@
 """Errors that Engram raises on purpose.
 
 Every class derives from `EngramError`, and from the builtin exception that fits it best, so that code can also catch
-`TimeoutError`, `ValueError` and so on. Each text states the argument or table, the value given and what is allowed.
+`TimeoutError`, `ValueError` and so on. Texts state the argument, table or file, what is wrong with it, and where it
+helps, the value given, what is allowed and what to do.
 """
 
 from engram._text import printable
@@ -54,10 +55,16 @@ class SignatureError(EngramError, ValueError):
 
 
 class PriorityError(EngramError, ValueError):
-    """A priority is NaN, or it is negative, infinite or too large and the table's selector is Prioritized.
+    """A priority is NaN, or a Prioritized selector does not allow it. Also raised for TD errors that are not numbers.
 
-    One invalid priority in an argument rejects the whole call: none of the other priorities is applied. If a writer
-    computes the priority of an item from TD errors, only that item is rejected, and the step is stored.
+    <<<<<<< HEAD
+        One invalid priority in an argument rejects the whole call: none of the other priorities is applied. If a writer
+        computes the priority of an item from TD errors, only that item is rejected, and the step is stored.
+    =======
+        Prioritized allows finite priorities of at least 0 whose weight, `priority ** exponent`, is at most 1e290. With a
+        negative exponent, a priority can therefore be too close to 0. One invalid priority rejects the whole call: none of
+        the other priorities is applied.
+    >>>>>>> s7
     """
 
 
@@ -78,7 +85,7 @@ class UnsatisfiableError(EngramError, ValueError):
 
 
 class OutOfMemoryError(EngramError, MemoryError):
-    """A batch, or a chunk of a writer, needs more memory than the system provides.
+    """A batch, a chunk of a writer or a replay buffer needs more memory than the system provides or a limit allows.
 
     Or a server has too many open scans. Items drawn from a table with `max_times_sampled` return to it; in other tables
     they count as sampled. Nothing of the step or item is stored.
@@ -107,7 +114,7 @@ class ExpiredStepError(EngramError, ValueError):
 
 
 class ForkedError(EngramError, RuntimeError):
-    """A store or writer created before `fork` is used in the child process.
+    """A store, server, writer, scan or replay buffer created before `fork` is used in the child process.
 
     Its threads and locks exist in the parent only. Create a new one in the child.
     """
@@ -124,23 +131,25 @@ class BackpressureError(EngramError, RuntimeError):
 
 
 class UnavailableError(EngramError, ConnectionError):
-    """A server cannot be reached, or has been unreachable for longer than `reconnect_timeout`.
+    """A server cannot be reached, has been unreachable for longer than `reconnect_timeout`, or was lost during a scan.
 
     The text names the server and, for a writer, the number of items in flight. The writer keeps those; `flush` sends
-    them again.
+    them again. Also raised if the connection is lost during a call that must not be repeated, which may or may not have
+    taken effect, and if the system provides no thread or no random numbers.
     """
 
 
 class HandshakeError(EngramError, ConnectionError):
-    """A server rejects the client.
+    """A server rejects the client, or is none that this client can use.
 
-    The text states the reason: a missing or wrong token, certificates that do not match, or different versions of the
-    protocol.
+    The text states the reason: a missing or wrong token, certificates that do not match, TLS on one side only,
+    different versions of the protocol, or a gRPC server of another kind.
     """
 
 
 class StorageError(EngramError, OSError):
-    """A store's directory cannot be used, or writing to it failed.
+    """A store's directory, or another file or dataset, cannot be used, or writing to it failed.
 
-    After a failed write the store continues: the change is in memory, and is written as soon as that is possible.
+    After a failed write the store continues: the change is in memory, and is written as soon as that is possible. After
+    a failed sync, nothing more is acknowledged until the store is opened again.
     """

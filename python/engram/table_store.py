@@ -55,8 +55,7 @@ class TableStore:
 
         Raises:
             SignatureError: The data does not match a table's signature. No table has the item.
-            PriorityError: A priority is NaN, or it is negative, infinite or too large and the table's selector is
-                Prioritized.
+            PriorityError: A priority is NaN, or a Prioritized selector of the table does not allow it.
             DeadlineExceededError: A table did not accept the item in time. The text names the tables that have it.
             UnsatisfiableError: The item is larger than a table's `max_bytes`.
             InvalidArgumentError: `priorities` is empty or not a mapping, or another argument is invalid.
@@ -103,8 +102,8 @@ class TableStore:
         Raises:
             SignatureError: The arrays differ in `N` or `T`, one is a masked array, or the items do not match the
                 table's signature. Nothing is inserted.
-            PriorityError: A priority is NaN, or it is negative, infinite or too large and the table's selector is
-                Prioritized. Nothing is inserted.
+            PriorityError: A priority is NaN, or a Prioritized selector of the table does not allow it. Nothing is
+                inserted.
             InvalidArgumentError: `priorities` has another length, or another argument is invalid. Nothing is inserted.
             DeadlineExceededError: The table did not accept all items in time. The text states how many it has: the
                 first ones. The others are not inserted later.
@@ -359,8 +358,8 @@ class TableStore:
             Number of keys found in the table; None if `wait` is False.
 
         Raises:
-            PriorityError: A priority is NaN, or it is negative, infinite or too large and the table's selector is
-                Prioritized. No priority is changed.
+            PriorityError: A priority is NaN, or a Prioritized selector of the table does not allow it. No priority is
+                changed.
             InvalidArgumentError: `keys` and `priorities` differ in length, have more than one axis, or are not numbers.
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.

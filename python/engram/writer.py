@@ -191,8 +191,7 @@ class TrajectoryWriter(_Writer):
         Raises:
             ExpiredStepError: The item refers to steps that are no longer in the history.
             SignatureError: The item does not match the table's signature, and is not created.
-            PriorityError: The priority is NaN, or it is negative, infinite or too large and the table's selector is
-                Prioritized.
+            PriorityError: The priority is NaN, or a Prioritized selector of the table does not allow it.
             DeadlineExceededError: The server did not describe the table within the writer's timeout.
             InvalidArgumentError: An argument is invalid.
             UnknownTableError: There is no table of this name.

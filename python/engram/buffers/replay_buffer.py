@@ -192,7 +192,8 @@ class ReplayBuffer:
             Number of keys found in the buffer.
 
         Raises:
-            PriorityError: A priority is NaN, negative, infinite or too large. No priority is changed.
+            PriorityError: A priority is NaN, negative or infinite, or its weight, `priority ** exponent`, is above
+                1e290. No priority is changed.
             InvalidArgumentError: The sampler is not Prioritized; `keys` and `priorities` differ in length, have more
                 than one axis, or are not numbers.
         """

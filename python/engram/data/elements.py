@@ -113,10 +113,11 @@ class Options(TypedDict, total=False):
         batch_size: Number of items, or of steps, per element, from 1 to 2**24. Every batch has exactly this size,
             except for a last batch of steps, which may be smaller. Default: None, elements without a batch axis.
         steps: Yield the steps of the items, in order, instead of whole items. All columns need a time axis of the same
-            length. An item counts as consumed when its first step is yielded. It counts earlier in two cases: if an
-            insert waits for space that is held by items whose steps do not fill a batch yet, and if its steps have
-            waited 2 to 4 minutes for their batch to fill (20 to 40 % of the server's `lease_timeout`, if that is
-            less). Default: False.
+            length. An item counts as consumed when its first step is yielded. It counts earlier in three cases: if an
+            insert waits for space that is held by items whose steps do not fill a batch yet, if its steps have waited 2
+            to 4 minutes for their batch to fill (20 to 40 % of the server's `lease_timeout`, if that is less), and, in
+            tables without `max_times_sampled`, if the dataset changes the size of its blocks (see `prefetch`). Default:
+            False.
         drop_remainder: Drop a last batch of steps that would be smaller than `batch_size`. Default: False.
         pad: Fill shorter items of a batch up with zeros, text with empty text; without it, their columns are ragged.
             Requires `batch_size`; not allowed with `steps`. Default: False.

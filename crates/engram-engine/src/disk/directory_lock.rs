@@ -120,8 +120,13 @@ pub(super) fn lock_shared(directory: &OsDirectory) -> Result<Option<File>> {
     }
 }
 
+<<<<<<< HEAD
 /// Converts the outcome of locking `LOCK`; if it is locked already, the error names the process that has locked it, if
 /// `LOCK` contains that.
+=======
+/// Converts the outcome of locking `LOCK`; if another process has the lock, the error names the process that opened the
+/// store last, which is that process unless it only reads the directory.
+>>>>>>> s7
 fn check_locked(path: &Path, file: &File, outcome: Result<(), TryLockError>) -> Result<()> {
     match outcome {
         Ok(()) => Ok(()),
@@ -141,12 +146,13 @@ fn in_use(path: &Path, owner: &str) -> Error {
             )
         }
         None => format!(
-            "{path} is in use by {owner}; only one process at a time can open a store: close it there first"
+            "{path} is in use by {owner}; only one process at a time can open a store: close it there first; if \
+             that process has ended, another one reads the directory (`restore`, `engram inspect`): try again later"
         ),
     })
 }
 
-/// The process that has a directory open, as recorded in its `LOCK` file.
+/// The process that opened a directory's store last, as recorded in its `LOCK` file.
 pub(super) fn owner(mut lock: &File) -> String {
     let mut text = [0; 256];
     let read = lock.read(&mut text).unwrap_or_default();

@@ -103,7 +103,7 @@ pub(super) fn describe_tls_failure(causes: &str, name: &str) -> String {
     } else if contains(&["corrupt message", "invaliddata"]) {
         "it does not use TLS; omit `ca`".into()
     } else {
-        "the cause is unknown".into()
+        format!("the cause that was reported is: {all_causes}")
     }
 }
 

@@ -67,6 +67,7 @@ def instance(name: str, value: object, kind: type, hint: str) -> None:
     """Checks that the value is an instance of a class. Passing the class itself is a common mistake."""
     if isinstance(value, kind):
         return
-    is_class = isinstance(value, type) and issubclass(value, kind)
-    got = f"the class {value.__name__} itself; call it" if is_class else describe(value)
+    got = describe(value)
+    if isinstance(value, type) and issubclass(value, kind):
+        got = f"the class {value.__name__} itself; call it"
     raise TypeError(f"`{name}` must be {hint}; got {got}")
