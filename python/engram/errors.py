@@ -57,14 +57,11 @@ class SignatureError(EngramError, ValueError):
 class PriorityError(EngramError, ValueError):
     """A priority is NaN, or a Prioritized selector does not allow it. Also raised for TD errors that are not numbers.
 
-    <<<<<<< HEAD
-        One invalid priority in an argument rejects the whole call: none of the other priorities is applied. If a writer
-        computes the priority of an item from TD errors, only that item is rejected, and the step is stored.
-    =======
-        Prioritized allows finite priorities of at least 0 whose weight, `priority ** exponent`, is at most 1e290. With a
-        negative exponent, a priority can therefore be too close to 0. One invalid priority rejects the whole call: none of
-        the other priorities is applied.
-    >>>>>>> s7
+    Prioritized allows finite priorities of at least 0 whose weight, `priority ** exponent`, is at most 1e290. With a
+    negative exponent, a priority can therefore be too close to 0.
+
+    One invalid priority in an argument rejects the whole call: none of the other priorities is applied. If a writer
+    computes the priority of an item from TD errors, only that item is rejected, and the step is stored.
     """
 
 

@@ -120,13 +120,8 @@ pub(super) fn lock_shared(directory: &OsDirectory) -> Result<Option<File>> {
     }
 }
 
-<<<<<<< HEAD
-/// Converts the outcome of locking `LOCK`; if it is locked already, the error names the process that has locked it, if
-/// `LOCK` contains that.
-=======
-/// Converts the outcome of locking `LOCK`; if another process has the lock, the error names the process that opened the
-/// store last, which is that process unless it only reads the directory.
->>>>>>> s7
+/// Converts the outcome of locking `LOCK`. If it is locked already, the error names the process that opened the store last,
+/// if `LOCK` contains it: that process has the lock, unless another one only reads the directory.
 fn check_locked(path: &Path, file: &File, outcome: Result<(), TryLockError>) -> Result<()> {
     match outcome {
         Ok(()) => Ok(()),
