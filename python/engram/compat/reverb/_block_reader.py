@@ -191,7 +191,8 @@ class _BlockReader:
 
     def _convert(self, native: _engram.Batch) -> Any:  # noqa: ANN401, a result of `make`
         block = item_block(native)
-        block = block._replace(columns=[text_as_bytes(column) for column in block.columns])
+        if any(column.dtype.hasobject for column in block.columns):
+            block = block._replace(columns=[text_as_bytes(column) for column in block.columns])
         self._block_items = len(native)
         try:
             return self._make(block)
