@@ -386,4 +386,4 @@ def test_the_engine_creates_the_same_items_as_a_pattern_set(draw):
         columns = [_patterns.stack_column(column) for column in item.columns]
         for actual, column in zip(sample.data, columns, strict=True):
             np.testing.assert_array_equal(actual, column, strict=True)
-        assert sample.info.priority == pytest.approx(priority_of(created[item.config], columns))
+        assert sample.info.priority == pytest.approx(priority_of(created[item.config_index], columns))

@@ -220,7 +220,7 @@ def test_pattern_sets_create_the_items_of_reverb(configs, program, t, u):
             new_items = patterns.append(leaves, partial=arguments[1])
         for item in new_items:
             columns = [_patterns.stack_column(column).tolist() for column in item.columns]
-            items_by_table[configs[item.config].table].append(columns)
+            items_by_table[configs[item.config_index].table].append(columns)
     assert items_by_table == {"t": t, "u": u}
 
 

@@ -71,7 +71,7 @@ async fn a_dropped_table_is_freed_while_the_stream_is_open() {
     stream.send(items_message([row_items("t", 3, 1, 1)])).await;
     let errors = stream.wait_completed("t", 3).await;
     assert!(
-        errors[0].1.text.starts_with("there is no table `t`"),
+        errors[0].1.text.starts_with("no table `t`;"),
         "{:?}",
         errors[0]
     );
