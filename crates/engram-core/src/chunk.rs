@@ -138,7 +138,8 @@ impl Chunk {
         &self.holders
     }
 
-    /// Bytes of memory: payload and bookkeeping.
+    /// Approximate bytes of memory: the payload, this struct and its list of episodes. Does not count other memory of
+    /// the struct's fields, such as the extents of more than four columns.
     #[must_use]
     pub fn footprint(&self) -> usize {
         let episodes = &self.origin.episodes;

@@ -31,7 +31,8 @@ pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// Maximum total size in bytes of a batch's columns.
 pub const MAX_BATCH_BYTES: usize = 4 << 30;
 
-/// Maximum number of items of a batch: their keys, probabilities, priorities and lengths must fit into one message.
+/// Maximum number of items of a batch. Their keys, probabilities, priorities and lengths must also fit into one message:
+/// [`wire::OutgoingBatch::new`] rejects a batch with many items and many columns whose lengths differ between items.
 pub const MAX_ITEMS_PER_BATCH: u32 = 65_536;
 
 /// Maximum number of keys of a scan.

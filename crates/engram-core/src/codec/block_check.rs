@@ -1,10 +1,10 @@
 //! Checks LZ4 blocks without decompressing them: only the lengths and offsets are read, so the cost
 //! does not grow with the decompressed size.
 //!
-//! A block is a list of sequences: a token, literals, and a match, which repeats earlier output. The high
-//! nibble of the token is the number of literals, the low nibble the length of the match minus 4. If a nibble
-//! is 15, the bytes that follow are added to it, up to and including the first byte below 255. The last
-//! sequence has no match.
+//! A block is a list of sequences: a token, literals, and a match, which repeats earlier output and begins with an
+//! offset of two bytes. The high nibble of the token is the number of literals, the low nibble the length of the match
+//! minus 4. If a nibble is 15, further bytes are added to it, up to and including the first byte below 255: for the
+//! literals, those after the token; for the match, those after its offset. The last sequence has no match.
 
 /// A match must end at least this many bytes before the end of the output.
 const LAST_LITERALS: usize = 5;

@@ -326,7 +326,7 @@ mod tests {
         sessions.end_wait(1, 3);
         sessions.end_wait(1, 4);
         assert!(sessions.indices.is_empty());
-        // After a session was forgotten, its old numbers do not count.
+        // When a session was idle for too long, its old numbers do not count, even if it was not forgotten yet.
         mark_applied(&mut sessions, 1, 9, 5);
         sessions.begin_wait(1, 5 + SESSION_IDLE);
         assert_eq!(sessions.last_applied(1, 5 + SESSION_IDLE), 0);

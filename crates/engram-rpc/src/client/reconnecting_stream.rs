@@ -76,7 +76,8 @@ pub(crate) trait ReconnectingStream: Send + 'static {
 }
 
 /// Runs a stream until its command channel or the client is closed. Returns true if the server has read all requests
-/// and the client has read all responses.
+/// and the client has read all responses, except requests that [`ReconnectingStream::fail_pending`] has failed: the
+/// server may have read these or not.
 pub(crate) async fn run<T: ReconnectingStream>(
     connector: Arc<Connector>,
     mut stream: T,
