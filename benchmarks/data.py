@@ -18,7 +18,9 @@ def datasets() -> Iterator[Workload]:
     """Each framework's dataset compared with Reverb's TensorFlow dataset; one process reads."""
     for framework, times in TARGETS.items():
         engram = [Contender("frameworks", f"Engram, `engram.data.{framework}`", framework)]
-        if framework == "tensorflow":  # passes `prefetch` batches at a time, so its speed depends on that
+        if framework == "tensorflow":
+            # One call from TensorFlow into Python returns up to `prefetch` batches, so the speed depends on `prefetch`.
+            # The contender without `more` prefetches `PREFETCH` batches, a constant of `workers.frameworks_worker`.
             more = {"prefetch": DEFAULT_PREFETCH}
             label = "Engram, `engram.data.tensorflow`, the default `prefetch=2`"
             engram.append(Contender("frameworks", label, framework, more=more))

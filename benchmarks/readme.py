@@ -43,7 +43,7 @@ NO_FIGURE = "not measured"
 
 
 def table(section: str) -> str:
-    """Renders README's table from the main table of docs/performance.md; missing figures are "not measured"."""
+    """Renders README's table from the main table of docs/performance.md; a row that it lacks is "not measured"."""
     medians: dict[tuple[str, str], str] = {}
     workload = ""
     for line in section.splitlines():

@@ -1,4 +1,4 @@
-"""`import engram` loads NumPy, optree and the standard library, and nothing else."""
+"""`import engram` loads NumPy, optree, what these two load, and the standard library, and nothing else."""
 
 import sys
 
@@ -60,6 +60,7 @@ print(engram.data is sys.modules["engram.data"], dir(engram) == sorted(set(dir(e
 
 
 def test_files_are_imported_on_first_use_and_only_by_name():
+    """The modules for files, `engram.minari` and `engram.parquet`; `from engram import *` does not import them."""
     code = """
 import sys, engram
 sys.modules["pyarrow"] = sys.modules["h5py"] = None

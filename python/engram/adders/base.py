@@ -20,7 +20,8 @@ __all__ = ["Adder", "ItemWriter", "TimeStep"]
 class TimeStep(Protocol):
     """The part of a `dm_env.TimeStep` that adders use; any object with these attributes works.
 
-    Nests consist of arrays, numbers and text. An array `[...]` of any shape and dtype becomes a column `[T, ...]`.
+    Nests consist of arrays, numbers and text. An array `[...]` of any shape becomes a column `[T, ...]`; its dtype
+    must be one that Engram supports.
     """
 
     @property
@@ -263,7 +264,14 @@ class Adder(ClosingContext):
 
     @abc.abstractmethod
     def _end(self, row: Step) -> None:
-        """Adds the row after the last transition, and ends the episode with `_ending`, also after an error."""
+        """Writes the rows that follow the last transition, if any, and ends the episode of the item writer.
+
+        After an error, that episode must end too, as `_ending` does; without one, it may continue, for items that span
+        episodes.
+
+        Args:
+            row: The row with the final observation.
+        """
 
     def _abandon(self, timeout: float | None) -> None:
         """Ends the episode without another transition; subclasses may override it."""
