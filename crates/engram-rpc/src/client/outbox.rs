@@ -219,7 +219,7 @@ impl Future for RemoteOutbox {
 impl RemoteOutbox {
     /// Ends the stream; the server withdraws the items that are not in their tables. Returns true if the server has
     /// confirmed this: [`RemoteOutbox::incomplete_items`] is final. Returns false if it did not do so within `timeout`:
-    /// it may still insert items in flight. Also returns false if the stream was ended before.
+    /// it may still insert items in flight. Also returns false if the stream has failed, or was ended before.
     pub fn finish(&mut self, timeout: Duration) -> bool {
         self.commands = None;
         let Some(mut task) = self.task.take() else {
@@ -230,7 +230,7 @@ impl RemoteOutbox {
             interrupted: &mut || false,
         };
         if let WaitOutcome::Ready(complete) = wait(&mut task, &mut options) {
-            return complete.unwrap_or(false);
+            return complete.unwrap_or(false) && !self.progress.has_failed();
         }
         task.abort();
         false

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use engram_core::text::count;
 use engram_core::{Error, NewItem, RateLimits, Result};
@@ -22,6 +23,9 @@ use crate::wire::{InsertRequestBuilder, SentDictionary, decode_error};
 #[derive(Debug, Default)]
 pub(crate) struct InsertProgress {
     state: Mutex<ProgressState>,
+    /// True if the server could not be reached or has rejected the stream; it may have inserted items in flight. The
+    /// next command makes the stream connect again.
+    has_failed: AtomicBool,
     pub(crate) waker: futures_util::task::AtomicWaker,
 }
 
@@ -82,6 +86,14 @@ impl InsertProgress {
 
     pub(crate) fn count_sent(&self, table: u32, items: u64) {
         self.state.lock().counts[table as usize].sent += items;
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    fn set_failed(&self, has_failed: bool) {
+        self.has_failed.store(has_failed, Ordering::Relaxed);
     }
 
     fn sum(&self, count: impl Fn(&TableCounts) -> u64) -> usize {
@@ -235,8 +247,6 @@ pub(crate) struct PendingInserts {
     session: u64,
     /// True if the id was sent on this connection.
     session_sent: bool,
-    /// True if the server could not be reached or has rejected the stream. The next command makes it connect again.
-    has_failed: bool,
     /// One per table, so that a table that blocks does not hold up the items of others.
     queues: Vec<TableQueue>,
     /// The queue whose items are first in the next message.
@@ -253,7 +263,6 @@ impl PendingInserts {
         Self {
             session,
             session_sent: false,
-            has_failed: false,
             queues: Vec::new(),
             first_queue: 0,
             dictionary: SentDictionary::default(),
@@ -320,7 +329,7 @@ impl ReconnectingStream for PendingInserts {
     }
 
     fn handle_command(&mut self, command: InsertCommand) {
-        self.has_failed = false;
+        self.progress.set_failed(false);
         match command {
             InsertCommand::AddTable(name) => self.queues.push(TableQueue::new(name)),
             InsertCommand::Items(table, items) => {
@@ -405,11 +414,11 @@ impl ReconnectingStream for PendingInserts {
     }
 
     fn is_idle(&self) -> bool {
-        self.has_failed || self.queues.iter().all(|queue| queue.incomplete.is_empty())
+        self.progress.has_failed() || self.queues.iter().all(|queue| queue.incomplete.is_empty())
     }
 
     fn fail_pending(&mut self, error: &Error) {
-        self.has_failed = true;
+        self.progress.set_failed(true);
         let left = self.progress.incomplete();
         let error = match error {
             Error::Unavailable(text) => {

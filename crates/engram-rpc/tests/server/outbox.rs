@@ -1,6 +1,7 @@
 //! What a client's writers send, and how long they retain it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use engram_core::chunk::Chunk;
 use engram_core::payload::ColdBytes;
@@ -197,4 +198,24 @@ async fn rejected_items_count_as_left_until_the_error_of_their_table_is_returned
         assert!(outbox.check_errors().is_err());
     }
     assert_eq!(outbox.items_left(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_failed_stream_is_not_final() {
+    let engine = engine(vec![one_item_table("t")]);
+    let server = start(&engine);
+    let options = ClientOptions {
+        address: server.address().to_string(),
+        token: None,
+        tls: None,
+        reconnect_timeout: Duration::from_millis(100),
+    };
+    let mut outbox = Arc::new(Client::new(options).unwrap()).outbox();
+    let number = outbox.table_number(engine.table("t").unwrap().options());
+    send(&mut outbox, number, items(0, 3, 1), 2).await;
+    drop(server);
+    let sent = timeout(STEP_TIMEOUT, outbox.until(Until::Complete)).await;
+    assert!(matches!(sent, Ok(Err(Error::Unavailable(_)))), "{sent:?}");
+    assert!(!outbox.finish(STEP_TIMEOUT));
+    assert_eq!(outbox.incomplete_items(number), 2);
 }
