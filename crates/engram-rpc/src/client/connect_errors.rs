@@ -87,6 +87,8 @@ pub(super) fn describe_tls_failure(causes: &str, name: &str) -> String {
             "its certificate is not valid for `{name}`; pass one of the names in its subjectAltName as `server_name` \
              (a common name does not count)"
         )
+    } else if contains(&["fatal alert: certificateexpired"]) {
+        "it rejects this client's certificate, which has expired".into()
     } else if contains(&["expired"]) {
         "its certificate has expired".into()
     } else if contains(&["not valid yet", "notvalidyet"]) {
@@ -175,6 +177,22 @@ mod tests {
             "its certificate is not valid for `h`; pass one of the names in its subjectAltName as `server_name` (a \
              common name does not count)"
         );
+    }
+
+    #[test]
+    fn expired_certificates_of_server_and_client_are_told_apart() {
+        for (cause, expected) in [
+            (
+                "invalid peer certificate: Expired",
+                "its certificate has expired",
+            ),
+            (
+                "received fatal alert: CertificateExpired",
+                "it rejects this client's certificate, which has expired",
+            ),
+        ] {
+            assert_eq!(describe_tls_failure(cause, "h"), expected);
+        }
     }
 
     #[test]

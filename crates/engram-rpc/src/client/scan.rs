@@ -79,14 +79,8 @@ impl RemoteScan {
                 };
                 match &batch {
                     Ok(None) => self.outcome = Ok(()),
-                    Err(
-                        error @ (Error::Unavailable(_)
-                        | Error::Closed(_)
-                        | Error::DeadlineExceeded(_)),
-                    ) => {
-                        self.outcome = Err(error.clone());
-                    }
-                    Ok(Some(_)) | Err(_) => {}
+                    Ok(Some(_)) => {}
+                    Err(error) => self.outcome = Err(error.clone()),
                 }
                 // Fails if the stream has ended.
                 let _ = self.requests.send(Request::Batches(1).into());
