@@ -121,11 +121,13 @@ def open_store(*, remote: bool) -> "Iterator[engram.Store | engram.Client]":
     process = get_context("spawn").Process(target=serve, args=(child_end,))
     process.start()
     child_end.close()
-    with engram.Client(parent_end.recv()) as client:
-        client.info()
-        yield client
-    parent_end.close()
-    process.join()
+    try:
+        with engram.Client(parent_end.recv()) as client:
+            client.info()
+            yield client
+    finally:
+        parent_end.close()
+        process.join()
 
 
 def measure(insert: Insert, steps: Steps, runs: int, *, remote: bool) -> str:

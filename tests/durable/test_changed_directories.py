@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 import stat
 import time
 
@@ -282,7 +283,7 @@ def test_a_symbolic_link_named_lock_is_not_followed(tmp_path, target):
 
 
 @pytest.mark.parametrize("name", ["log-0000000001", "checkpoint-0000000001"])
-def test_links_and_pipes_with_the_name_of_a_file_are_rejected(tmp_path, name):
+def test_links_pipes_and_sockets_with_the_name_of_a_file_are_rejected(tmp_path, monkeypatch, name):
     path = tmp_path / "store"
     with Store.open(path, [queue()]) as store:
         put(store, 1)
@@ -296,10 +297,12 @@ def test_links_and_pipes_with_the_name_of_a_file_are_rejected(tmp_path, name):
         with raises(StorageError, text):
             Store.open(path, repair=repair)
     (path / name).unlink()
-    os.mkfifo(path / name)
-    with raises(StorageError, text.replace("symbolic link", "pipe, socket or device")):
-        Store.open(path)
-    (path / name).unlink()
+    monkeypatch.chdir(path)  # the path of a socket is bounded
+    for create in (os.mkfifo, socket.socket(socket.AF_UNIX).bind):
+        create(name)
+        with raises(StorageError, text.replace("symbolic link", "pipe, socket or device")):
+            Store.open(path)
+        (path / name).unlink()
     (tmp_path / "elsewhere").rename(path / name)
     assert values(path) == ([1], ())
 

@@ -225,18 +225,23 @@ impl RemoteTables {
     /// Waits until at most `max_pending` changes are in flight that no caller waits for.
     ///
     /// # Errors
-    /// The error of the first change that failed.
+    /// The error of the first change that failed, after waiting for the others; an interruption at once.
     pub(crate) fn wait_for_changes(&self, py: Python<'_>, max_pending: usize) -> PyResult<()> {
+        let mut outcome = Ok(());
         loop {
             let oldest = {
                 let mut changes = self.changes();
                 if changes.len() <= max_pending {
-                    return Ok(());
+                    return outcome;
                 }
                 changes.pop_front()
             };
-            if let Some(reply) = oldest {
-                wait_for_reply(py, reply)?;
+            match oldest.map(|reply| wait_for_reply(py, reply)) {
+                Some(Err(error)) if errors::is_ordinary_error(py, &error) => {
+                    outcome = outcome.and(Err(error));
+                }
+                Some(Err(error)) => return Err(error),
+                Some(Ok(_)) | None => {}
             }
         }
     }

@@ -88,6 +88,8 @@ impl OsDirectory {
     }
 }
 
+const SPECIAL_FILE: &str = "a pipe, socket or device";
+
 /// Opens a regular file of a directory, without following links. A subdirectory can be opened too, but not read.
 ///
 /// # Errors
@@ -101,11 +103,12 @@ pub(super) fn open_file(directory: BorrowedFd<'_>, name: &str, flags: OFlags) ->
     };
     let file = match openat(directory, name, flags, FILE_MODE) {
         Err(Errno::LOOP) => return not_regular("a symbolic link"),
+        Err(Errno::NXIO) => return not_regular(SPECIAL_FILE),
         opened => File::from(opened?),
     };
     let kind = file.metadata()?.file_type();
     if !kind.is_file() && !kind.is_dir() {
-        return not_regular("a pipe, socket or device");
+        return not_regular(SPECIAL_FILE);
     }
     Ok(file)
 }
