@@ -17,7 +17,7 @@ def exported_by_python():
 def exported_by_core():
     text = (ROOT / "crates/engram-core/src/lib.rs").read_text(encoding="utf-8")
     uses = re.findall(r"^pub use ([^;]+);", text, flags=re.MULTILINE)
-    return set(re.findall(r"\b[A-Z][a-z]\w*", " ".join(uses)))
+    return set(re.findall(r"\b[A-Z]\w*[a-z]\w*", " ".join(uses)))
 
 
 @pytest.mark.parametrize("exported", [exported_by_python, exported_by_core])
