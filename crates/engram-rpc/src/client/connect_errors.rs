@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn expired_certificates_of_server_and_client_are_told_apart() {
+    fn expired_certificates_of_server_and_client_have_different_texts() {
         for (cause, expected) in [
             (
                 "invalid peer certificate: Expired",
