@@ -13,6 +13,7 @@ class Env:
         self.rows = []  # all steps ever added
         self.oldest = 0  # position of the oldest step that is stored
         self.first = set()  # positions of steps that begin an episode
+        self.cut = set()  # positions of steps with which `end_episodes` has ended an episode
 
     def add(self, row):
         position = len(self.rows)
@@ -25,7 +26,11 @@ class Env:
         self.oldest = len(self.rows)
 
     def ended(self, position):
-        return bool(self.rows[position]["terminated"] or self.rows[position]["truncated"])
+        return position in self.cut or bool(self.rows[position]["terminated"] or self.rows[position]["truncated"])
+
+    def end_episode(self):
+        if self.stored():
+            self.cut.add(len(self.rows) - 1)
 
     def stored(self):
         return range(self.oldest, len(self.rows))
@@ -55,6 +60,11 @@ class BufferModel:
         for env, rows in zip(env_ids, steps, strict=True):
             for row in rows:
                 self.envs[env].add(row)
+        self._update_priorities()
+
+    def end_episodes(self, env_ids):
+        for env in env_ids:
+            self.envs[env].end_episode()
         self._update_priorities()
 
     def clear(self):

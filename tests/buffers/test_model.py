@@ -116,9 +116,14 @@ def test_a_buffer_agrees_with_the_model(sampler, data):
     length, num_envs = items._max_steps + data.draw(st.integers(0, 8)), data.draw(st.integers(1, 3))
     pair, ever = Pair(length, num_envs, items, sampler), {0, 1, 2**40}
     for _ in range(data.draw(st.integers(1, 12))):
-        if data.draw(st.integers(0, 9)) == 0:
+        action = data.draw(st.integers(0, 9))
+        if action == 0:
             pair.buffer.clear()
             pair.model.clear()
+        elif action == 1:
+            env_ids = data.draw(st.lists(st.integers(0, num_envs - 1), unique=True))
+            pair.buffer.end_episodes(env_ids=env_ids)
+            pair.model.end_episodes(env_ids)
         else:
             pair.add(data)
         if pair.model.priorities is not None:

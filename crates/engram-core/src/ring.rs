@@ -201,6 +201,18 @@ impl Ring {
         }
     }
 
+    /// Ends the episode of an environment with its newest step, as if that step had been truncated, although its cells
+    /// do not change. Does nothing if no step is stored, or the newest one has ended its episode.
+    pub fn end_episode(&mut self, env: usize) {
+        let state = self.envs[env];
+        if self.episode_columns.is_none() || state.stored == 0 || state.newest_end == state.added {
+            return;
+        }
+        let newest = self.row(env, self.slot_before(state.next_slot, 1));
+        self.flags[newest] |= ENDED;
+        self.envs[env].newest_end = state.added;
+    }
+
     /// Removes all steps. Positions continue.
     pub fn clear(&mut self) {
         for env in &mut self.envs {

@@ -347,6 +347,16 @@ impl ReplayBuffer {
         self.add_to(&envs, steps, LeadingAxes::EnvsAndSteps(envs.len()))
     }
 
+    #[pyo3(signature = (*, env_ids = None))]
+    fn end_episodes(&self, py: Python<'_>, env_ids: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let envs = self.read_env_ids(env_ids)?;
+        let bytes = envs.len().saturating_mul(BYTES_PER_PRIORITY_CHANGE);
+        self.locked(py, bytes, |mut buffer| {
+            buffer.end_episodes(&envs);
+            Ok(())
+        })
+    }
+
     fn sample(
         &self,
         py: Python<'_>,

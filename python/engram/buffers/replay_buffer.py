@@ -131,6 +131,22 @@ class ReplayBuffer:
         """
         self._add("add_steps", steps, 2, env_ids=env_ids)
 
+    def end_episodes(self, *, env_ids: npt.ArrayLike | None = None) -> None:
+        """Ends the episodes of all environments, or of some of them, with their newest steps.
+
+        Call it when an environment is reset before its episode has ended: items then do not continue from its newest
+        step with the next one. The newest step counts as truncated, although its `truncated` does not change; a step
+        that has ended its episode stays as it is. With `Steps()` there is nothing to do.
+
+        Args:
+            env_ids: The environments, from 0, each at most once. Default: all of them.
+
+        Raises:
+            InvalidArgumentError: An environment is out of range or repeated.
+        """
+        if self._native is not None:
+            self._native.end_episodes(env_ids=env_ids)
+
     def sample(self, batch_size: int, *, replacement: bool = True, out: Any = None) -> BufferBatch:  # noqa: ANN401
         """Draws items at random.
 

@@ -9,9 +9,11 @@ import numpy.typing as npt
 
 from engram import _engram
 from engram._text import nest_text
-from engram.errors import InvalidArgumentError
+from engram.errors import EngramError, InvalidArgumentError
 
-__all__ = ["final_observations"]
+__all__ = ["check_structure", "final_observations"]
+
+_SAME_STRUCTURE = '`info["final_obs"]` must have the structure of `obs`'
 
 
 def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.NDArray[Any]]:  # noqa: ANN401, nests
@@ -47,13 +49,13 @@ def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.ND
             raise _missing(missing[0])
         flat = [_engram.flatten(nest) for nest in nests]
         for _, _, other in flat:
-            _check_structure(other, structure)
+            check_structure(other, structure, _SAME_STRUCTURE, InvalidArgumentError)
         rows: list[Any] = [list(column) for column in zip(*(leaves for leaves, _, _ in flat), strict=True)]
     else:
         if missing:
             raise _missing(missing[0])
         leaves, _, other = _engram.flatten(final)
-        _check_structure(other, structure)
+        check_structure(other, structure, _SAME_STRUCTURE, InvalidArgumentError)
         rows = [np.asarray(leaf)[list(ended)] for leaf in leaves]
     last: list[npt.NDArray[Any]] = []
     for column, last_rows, name in zip(columns, rows, names, strict=True):
@@ -70,15 +72,13 @@ def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.ND
     return last
 
 
-def _check_structure(final: str, obs: str) -> None:
-    if final != obs:
-        given, expected = (
-            nest_text(partial(_engram.unflatten, each), len(_engram.names(each))) for each in (final, obs)
+def check_structure(given: str, expected: str, rule: str, error: type[EngramError]) -> None:
+    """Raises `error` if two structures, as `flatten` returns them, differ. `rule` begins its text."""
+    if given != expected:
+        got, wanted = (
+            nest_text(partial(_engram.unflatten, each), len(_engram.names(each))) for each in (given, expected)
         )
-        raise InvalidArgumentError(
-            f'`info["final_obs"]` must have the structure of `obs`; got {given}, expected {expected}, where * is an '
-            "array"
-        )
+        raise error(f"{rule}; got {got}, expected {wanted}, where * is an array")
 
 
 def _missing(env: int) -> InvalidArgumentError:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from engram import _checks, _engram
-from engram.errors import InvalidArgumentError
+from engram.gymnasium.autoreset import autoreset_mode_of
 from engram.gymnasium.final_observations import final_observations
 from engram.gymnasium.items import CompiledItems, Items, checked_items
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression, _Writer
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from engram.table_store import TableStore
 
 __all__ = ["VectorWriter"]
-
-_MODES = {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}
-"""The modes of `gymnasium.vector.AutoresetMode`: names by value."""
 
 
 class VectorWriter(_Writer):
@@ -85,7 +82,7 @@ class VectorWriter(_Writer):
         checked = checked_items(items)
         self._tables = sorted({each.table for each in checked})
         self._num_envs = _checks.integer("`envs`", getattr(envs, "num_envs", envs), high=_checks.MAX_I32)
-        self._autoreset_mode = _mode_of(envs, autoreset_mode)
+        self._autoreset_mode = autoreset_mode_of(envs, autoreset_mode)
 
         def compile_all(obs: str, action: str, extras: str | None) -> list[CompiledItems]:
             return [each._compile(obs, action, extras) for each in checked]  # noqa: SLF001, this package's own
@@ -166,31 +163,3 @@ class VectorWriter(_Writer):
             UnsatisfiableError, ClosedError: A table rejected an earlier item. Nothing of this step is stored.
         """
         self._native.step(actions, obs, rewards, terminated, truncated, info, extras=extras)
-
-
-def _mode_of(envs: Any, given: Any) -> str:  # noqa: ANN401, see `VectorWriter`
-    """Returns the name of the autoreset mode that was given, or else that of the environments."""
-    declared = (getattr(envs, "metadata", None) or {}).get("autoreset_mode")
-    if given is None and declared is None:
-        raise InvalidArgumentError(
-            '`autoreset_mode` must be given, because `envs` has no metadata["autoreset_mode"]: "NEXT_STEP", '
-            '"SAME_STEP" or "DISABLED", as the environments were created with'
-        )
-    name = _mode_name(declared if given is None else given)
-    if declared is not None and name != _mode_name(declared):
-        raise InvalidArgumentError(
-            f"`autoreset_mode` must be that of `envs`, {_mode_name(declared)}; got {name}; leave it out"
-        )
-    return name
-
-
-def _mode_name(mode: Any) -> str:  # noqa: ANN401, see `VectorWriter`
-    value = getattr(mode, "value", mode)  # that of a gymnasium.vector.AutoresetMode
-    if isinstance(value, str):
-        name = _MODES.get(value, value)
-        if name in _MODES.values():
-            return name
-    raise InvalidArgumentError(
-        '`autoreset_mode` must be a gymnasium.vector.AutoresetMode, "NEXT_STEP", "SAME_STEP" or "DISABLED"; got '
-        f"{_checks.short_repr(mode)}"
-    )

@@ -104,6 +104,13 @@ impl StepBuffer {
             .update(&self.ring, &self.items, envs.iter().copied());
     }
 
+    /// Ends the episodes of these environments; see [`Ring::end_episode`].
+    pub fn end_episodes(&mut self, envs: &[usize]) {
+        envs.iter().for_each(|env| self.ring.end_episode(*env));
+        self.index
+            .update(&self.ring, &self.items, envs.iter().copied());
+    }
+
     /// Removes all steps.
     pub fn clear(&mut self) {
         self.ring.clear();

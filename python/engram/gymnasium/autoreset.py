@@ -1,0 +1,39 @@
+"""The autoreset modes of vector environments."""
+
+from typing import Any
+
+from engram import _checks
+from engram.errors import InvalidArgumentError
+
+__all__ = ["autoreset_mode_of"]
+
+_MODES = {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}
+"""The modes of `gymnasium.vector.AutoresetMode`: names by value."""
+
+
+def autoreset_mode_of(envs: Any, given: Any) -> str:  # noqa: ANN401, see `VectorWriter`
+    """Returns the name of the autoreset mode that was given, or else that of the environments."""
+    declared = (getattr(envs, "metadata", None) or {}).get("autoreset_mode")
+    if given is None and declared is None:
+        raise InvalidArgumentError(
+            '`autoreset_mode` must be given, because `envs` has no metadata["autoreset_mode"]: "NEXT_STEP", '
+            '"SAME_STEP" or "DISABLED", as the environments were created with'
+        )
+    name = _mode_name(declared if given is None else given)
+    if declared is not None and name != _mode_name(declared):
+        raise InvalidArgumentError(
+            f"`autoreset_mode` must be that of `envs`, {_mode_name(declared)}; got {name}; leave it out"
+        )
+    return name
+
+
+def _mode_name(mode: Any) -> str:  # noqa: ANN401, see `VectorWriter`
+    value = getattr(mode, "value", mode)  # that of a gymnasium.vector.AutoresetMode
+    if isinstance(value, str):
+        name = _MODES.get(value, value)
+        if name in _MODES.values():
+            return name
+    raise InvalidArgumentError(
+        '`autoreset_mode` must be a gymnasium.vector.AutoresetMode, "NEXT_STEP", "SAME_STEP" or "DISABLED"; got '
+        f"{_checks.short_repr(mode)}"
+    )

@@ -1,0 +1,253 @@
+"""Adds the steps of vector environments to a replay buffer."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram import _checks, _engram
+from engram.buffers import ReplayBuffer
+from engram.errors import InvalidArgumentError, SignatureError
+from engram.gymnasium.autoreset import autoreset_mode_of
+from engram.gymnasium.final_observations import check_structure, final_observations
+
+__all__ = ["BufferWriter"]
+
+
+class BufferWriter:
+    """Adds what `reset` and `step` of a vector environment return to a `ReplayBuffer`, in every autoreset mode.
+
+        buffer = ReplayBuffer(100_000, envs.num_envs, items=Transitions(discount=0.99))
+        writer = BufferWriter(buffer, envs)
+        writer.reset(*envs.reset(seed=0))
+        while training:
+            actions = policy(obs)
+            obs, *results = envs.step(actions)
+            writer.step(actions, obs, *results)
+
+    A step of the buffer is a dict with
+
+    - `obs`: the observation before the action;
+    - `action`;
+    - `reward`, as float32;
+    - `next_obs`: the observation after the action; at the end of an episode its last one;
+    - `terminated` and `truncated`: True if the episode ended with this step;
+    - `extras`, if they are given.
+
+    With `NEXT_STEP` autoreset, the step that only resets an environment is not added. See `VectorWriter` for the modes.
+    A writer belongs to one thread. What it added stays in the buffer; there is nothing to close.
+
+    Args:
+        buffer: The buffer. Its `num_envs` must be that of `envs`.
+        envs: The vector environment, whose `num_envs` and `metadata["autoreset_mode"]` are used, or the number of
+            environments.
+        autoreset_mode: A `gymnasium.vector.AutoresetMode`, or `"NEXT_STEP"`, `"SAME_STEP"` or `"DISABLED"`. Default:
+            that of `envs`; required if `envs` is a number.
+
+    Raises:
+        InvalidArgumentError: An argument is invalid, or `autoreset_mode` is not that of `envs`.
+    """
+
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        envs: Any,  # noqa: ANN401, a gymnasium.vector.VectorEnv or a number
+        *,
+        autoreset_mode: Any = None,  # noqa: ANN401, a gymnasium.vector.AutoresetMode or a str
+    ) -> None:
+        _checks.instance_of("`buffer`", buffer, ReplayBuffer, "an engram.buffers.ReplayBuffer")
+        num_envs = _checks.integer("`envs`", getattr(envs, "num_envs", envs), high=_checks.MAX_I32)
+        if num_envs != buffer.num_envs:
+            raise InvalidArgumentError(
+                f"`buffer` must have the number of environments of `envs`, {num_envs}; it has {buffer.num_envs}; "
+                f"create it with `num_envs={num_envs}`"
+            )
+        self._buffer = buffer
+        self._mode = autoreset_mode_of(envs, autoreset_mode)
+        # The newest observations, a copy; None before the first `reset`.
+        self._obs: list[npt.NDArray[Any]] | None = None
+        self._structure = ""  # of the observations
+        self._running = np.zeros(num_envs, bool)  # False: the next step resets the environment, or it must be reset
+        self._was_reset = np.zeros(num_envs, bool)  # False: before the first reset of the environment
+
+    def reset(self, obs: Any, info: Any = None, *, mask: "npt.ArrayLike | None" = None) -> None:  # noqa: ANN401, ARG002
+        """Begins episodes with the observations that `reset` of the environments returned.
+
+        An episode that has not ended yet ends with its newest step, as `ReplayBuffer.end_episodes` describes.
+
+        Args:
+            obs: Nest of arrays `[N, ...]`.
+            info: Not used. It is a parameter so that all that `envs.reset` returns can be passed on.
+            mask: bool `[N]`: True for environments that were reset, as in `options={"reset_mask": mask}`; the
+                observations of the others are not used. Default: all True.
+
+        Raises:
+            SignatureError: The observations differ from earlier ones in structure, dtype or shape. Nothing changes.
+            InvalidArgumentError: `mask` is not bool `[N]`. Nothing changes.
+        """
+        arrays, structure = self._read_observations(obs)
+        resets = np.ones_like(self._running) if mask is None else self._flags("mask", mask)
+        abandoned = resets & self._running
+        if abandoned.any():
+            self._buffer.end_episodes(env_ids=np.flatnonzero(abandoned))
+        if self._obs is None:
+            self._obs, self._structure = [array.copy() for array in arrays], structure
+        else:
+            for newest, array in zip(self._obs, arrays, strict=True):
+                newest[resets] = array[resets]
+        self._running |= resets
+        self._was_reset |= resets
+
+    def step(  # noqa: PLR0917, what a step returns
+        self,
+        actions: Any,  # noqa: ANN401, a nest
+        obs: Any,  # noqa: ANN401, a nest
+        rewards: "npt.ArrayLike",
+        terminated: "npt.ArrayLike",
+        truncated: "npt.ArrayLike",
+        info: Any = None,  # noqa: ANN401, a mapping
+        *,
+        extras: Any = None,  # noqa: ANN401, a nest
+    ) -> None:
+        """Adds one step of every environment.
+
+        After an error nothing of the call is stored, and the same call can be repeated.
+
+        Args:
+            actions: Nest of arrays `[N, ...]`: the actions that were passed to `step` of the environments.
+            obs: Nest of arrays `[N, ...]`: the observations that it returned. They are copied.
+            rewards: Numbers `[N]`, stored as float32. NaN is allowed.
+            terminated: bool `[N]`: True if the episode ended in a terminal state.
+            truncated: bool `[N]`: True if the episode ended for another reason, such as a time limit.
+            info: What `step` of the environments returned. Needed with SAME_STEP autoreset only.
+            extras: Nest of arrays `[N, ...]` that belong to the actions, such as recurrent states before them. Given
+                at every step or at none.
+
+        Raises:
+            SignatureError: An array has another shape than `[N, ...]`, or differs from earlier steps in structure,
+                dtype or shape. Nothing is stored.
+            InvalidArgumentError: `rewards`, `terminated` or `truncated` has another shape than `[N]` or an unsuitable
+                dtype; `reset` was not called, or an environment has to be reset first; `info` does not fit
+                `autoreset_mode`. Nothing is stored.
+            OutOfMemoryError: At the first step: the memory of the buffer cannot be reserved. Nothing is stored.
+        """
+        if self._obs is None:
+            raise InvalidArgumentError(
+                "`reset` must be called before `step`, with the observations that `reset` of the environments returned"
+            )
+        arrays, _ = self._read_observations(obs)
+        flags = self._flags("terminated", terminated), self._flags("truncated", truncated)
+        ended = flags[0] | flags[1]
+        self._check_running(ended)
+        next_obs = self._last_observations(arrays, ended, info, obs)
+        step = {
+            "obs": _engram.unflatten(self._structure, self._obs),
+            "action": actions,
+            "reward": self._rewards(rewards),
+            "next_obs": _engram.unflatten(self._structure, next_obs),
+            "terminated": flags[0],
+            "truncated": flags[1],
+        }
+        if extras is not None:
+            step["extras"] = extras
+        if self._running.all():
+            self._buffer.add_batch(step)
+        elif self._running.any():
+            env_ids = np.flatnonzero(self._running)
+            leaves, names, structure = _engram.flatten(step)
+            part = [self._rows_of(leaf, name, env_ids) for leaf, name in zip(leaves, names, strict=True)]
+            self._buffer.add_batch(_engram.unflatten(structure, part), env_ids=env_ids)
+        for newest, array in zip(self._obs, arrays, strict=True):
+            np.copyto(newest, array)
+        self._running = ~ended if self._mode != "SAME_STEP" else np.ones_like(ended)
+
+    def _check_running(self, ended: npt.NDArray[np.bool_]) -> None:
+        """Checks that environments whose episode has ended are reset as the autoreset mode states."""
+        if self._running.all():
+            return
+        must_reset = ~self._was_reset if self._mode == "NEXT_STEP" else ~self._running
+        if must_reset.any():
+            raise InvalidArgumentError(
+                f"environment {must_reset.argmax()} must be reset before this step: call `reset` of the environments, "
+                "and then of this writer, with a mask of the environments that were reset (default: all)"
+            )
+        early = ended & ~self._running
+        if early.any():
+            raise InvalidArgumentError(
+                f"environment {early.argmax()} ended an episode in the step before, so with `autoreset_mode` NEXT_STEP "
+                "this step resets it and cannot end an episode; check the `autoreset_mode` of the environments"
+            )
+
+    def _last_observations(
+        self,
+        arrays: list[npt.NDArray[Any]],
+        ended: npt.NDArray[np.bool_],
+        info: Any,  # noqa: ANN401, a mapping
+        obs: Any,  # noqa: ANN401, a nest
+    ) -> list[npt.NDArray[Any]]:
+        """Returns the observations after the actions: `arrays`, or with SAME_STEP the last ones of episodes."""
+        if not ended.any():
+            return arrays
+        if self._mode != "SAME_STEP":
+            if hasattr(info, "get") and info.get("final_obs") is not None:
+                raise InvalidArgumentError(
+                    '`info` has "final_obs", which only environments with `autoreset_mode` SAME_STEP return; create '
+                    "the writer with the `autoreset_mode` of the environments"
+                )
+            return arrays
+        env_ids = np.flatnonzero(ended)
+        last = final_observations(info, env_ids.tolist(), obs)
+        changed = [array.copy() for array in arrays]
+        for array, rows in zip(changed, last, strict=True):
+            array[env_ids] = rows
+        return changed
+
+    def _read_observations(self, obs: Any) -> tuple[list[npt.NDArray[Any]], str]:  # noqa: ANN401, a nest
+        """Returns the arrays of observations, and their structure, after comparing them with earlier ones."""
+        leaves, names, structure = _engram.flatten(obs)
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        if self._obs is None:
+            for array, name in zip(arrays, names, strict=True):
+                self._check_axis(array, f"obs/{name}" if name else "obs")
+            return arrays, structure
+        check_structure(structure, self._structure, "`obs` must have the structure of the first one", SignatureError)
+        for array, newest, name in zip(arrays, self._obs, names, strict=True):
+            if array.shape != newest.shape or array.dtype != newest.dtype:
+                column = f"obs/{name}" if name else "obs"
+                self._check_axis(array, column)
+                raise SignatureError(
+                    f"column `{column}` must have {newest.dtype}{list(newest.shape[1:])} per environment, as before; "
+                    f"got {array.dtype}{list(array.shape[1:])}"
+                )
+        return arrays, structure
+
+    def _check_axis(self, array: npt.NDArray[Any], name: str) -> None:
+        num_envs = len(self._running)
+        if array.ndim == 0 or len(array) != num_envs:
+            raise SignatureError(
+                f"column `{name}` must have shape [{num_envs}, ...] with {num_envs} environments; got shape "
+                f"{list(array.shape)}"
+            )
+
+    def _rows_of(self, leaf: Any, name: str, env_ids: npt.NDArray[np.int64]) -> npt.NDArray[Any]:  # noqa: ANN401
+        array = np.asarray(leaf)
+        self._check_axis(array, name)
+        return array[env_ids]
+
+    def _rewards(self, rewards: "npt.ArrayLike") -> npt.NDArray[np.float32]:
+        array = np.asarray(rewards)
+        if array.shape != self._running.shape or array.dtype.kind not in "fiub":
+            raise InvalidArgumentError(
+                f"`rewards` must have shape {list(self._running.shape)}, one number per environment; got "
+                f"{array.dtype}{list(array.shape)}"
+            )
+        return array.astype(np.float32, copy=False)
+
+    def _flags(self, name: str, value: "npt.ArrayLike") -> npt.NDArray[np.bool_]:
+        array = np.asarray(value)
+        if array.shape != self._running.shape or array.dtype != bool:
+            raise InvalidArgumentError(
+                f"`{name}` must have shape {list(self._running.shape)} and dtype bool, one entry per environment; got "
+                f"{array.dtype}{list(array.shape)}"
+            )
+        return array
