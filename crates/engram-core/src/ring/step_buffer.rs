@@ -106,7 +106,9 @@ impl StepBuffer {
 
     /// Ends the episodes of these environments; see [`Ring::end_episode`].
     pub fn end_episodes(&mut self, envs: &[usize]) {
-        envs.iter().for_each(|env| self.ring.end_episode(*env));
+        for env in envs {
+            self.ring.end_episode(*env);
+        }
         self.index
             .update(&self.ring, &self.items, envs.iter().copied());
     }
