@@ -192,14 +192,12 @@ def table_renames(what: str, value: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _as_float(value: object) -> float | None:
-    """Returns a number as `float`, infinite if it is an integer beyond its range; None if the value is not a number."""
+    """Returns a number as `float`; None if the value is not a number."""
     if isinstance(value, bool | np.bool_ | str | bytes) or not isinstance(value, SupportsFloat):
         return None
     try:
         return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf  # type: ignore[operator]  # only integers and fractions overflow
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
