@@ -394,10 +394,10 @@ def test_a_silent_program_at_the_address_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(UnavailableError) as caught:
-            engram.Client(address, reconnect_timeout=0.3).info()
+            engram.Client(address, reconnect_timeout=1.0).info()
     assert str(caught.value) == (
         f"the server at {address} cannot be reached: it accepts connections, but does not respond (is it frozen, or "
-        "not an Engram server?); tried for 0.3 s (`reconnect_timeout`)"
+        "not an Engram server?); tried for 1 s (`reconnect_timeout`)"
     )
 
 
