@@ -253,6 +253,19 @@ def test_observations_are_copied():
     assert {(a, b) for a, b in zip(data["obs"][:, 0], data["next_obs"][:, 0], strict=True)} == {(0, 1), (1, 2)}
 
 
+def test_the_first_reset_of_a_writer_ends_the_episodes_of_an_earlier_one():
+    buffer, first = writer_of(items=buffers.Transitions(n_step=3, discount=1.0))
+    first.reset(OBS)
+    step(first, OBS + 1)
+    second = BufferWriter(buffer, 2, autoreset_mode="NEXT_STEP")
+    second.reset(OBS + 5, mask=FIRST_ENDS)
+    second.reset(OBS + 5, mask=~FIRST_ENDS)
+    for number in (6, 7, 8):
+        step(second, OBS + number)
+    found = [(item["obs"][0], item["next_obs"][0], item["num_steps"]) for item in items_of(buffer)]
+    assert sorted(found) == [(0, 1, 1), (0, 1, 1), (5, 8, 3), (5, 8, 3)]
+
+
 def test_wrong_arguments_of_the_constructor():
     buffer = ReplayBuffer(10, 2)
     with raises(

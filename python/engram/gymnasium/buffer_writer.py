@@ -73,7 +73,8 @@ class BufferWriter:
     def reset(self, obs: Any, info: Any = None, *, mask: "npt.ArrayLike | None" = None) -> None:  # noqa: ANN401, ARG002
         """Begins episodes with the observations that `reset` of the environments returned.
 
-        An episode that has not ended yet ends with its newest step, as `ReplayBuffer.end_episodes` describes.
+        An episode that has not ended yet ends with its newest step, as `ReplayBuffer.end_episodes` describes; also one
+        that another writer has added.
 
         Args:
             obs: Nest of arrays `[N, ...]`.
@@ -87,9 +88,8 @@ class BufferWriter:
         """
         arrays, structure = self._read_observations(obs)
         resets = np.ones_like(self._running) if mask is None else self._flags("mask", mask)
-        abandoned = resets & self._running
-        if abandoned.any():
-            self._buffer.end_episodes(env_ids=np.flatnonzero(abandoned))
+        # Episodes of environments that are not running here may be those of an earlier writer.
+        self._buffer.end_episodes(env_ids=np.flatnonzero(resets))
         if self._obs is None:
             self._obs, self._structure = [array.copy() for array in arrays], structure
         else:
