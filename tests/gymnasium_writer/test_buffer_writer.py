@@ -253,6 +253,55 @@ def test_observations_are_copied():
     assert {(a, b) for a, b in zip(data["obs"][:, 0], data["next_obs"][:, 0], strict=True)} == {(0, 1), (1, 2)}
 
 
+def test_the_first_reset_of_a_writer_ends_the_episodes_of_an_earlier_one():
+    buffer, first = writer_of(items=buffers.Transitions(n_step=3, discount=1.0))
+    first.reset(OBS)
+    step(first, OBS + 1)
+    second = BufferWriter(buffer, 2, autoreset_mode="NEXT_STEP")
+    second.reset(OBS + 5, mask=FIRST_ENDS)
+    second.reset(OBS + 5, mask=~FIRST_ENDS)
+    for number in (6, 7, 8):
+        step(second, OBS + number)
+    found = [(item["obs"][0], item["next_obs"][0], item["num_steps"]) for item in items_of(buffer)]
+    assert sorted(found) == [(0, 1, 1), (0, 1, 1), (5, 8, 3), (5, 8, 3)]
+
+
+MASKED = (
+    "is a masked array, and its masked elements would be stored as if they were valid; pass `array.filled(value)`, "
+)
+
+
+@pytest.mark.parametrize("name", ["obs", "rewards", "terminated", "truncated"])
+def test_masked_arrays_are_rejected(name):
+    buffer, writer = writer_of()
+    text = f"column `{name}` {MASKED}or its data and its mask as two columns"
+    masked = np.ma.masked_array(OBS if name == "obs" else NO, OBS == 0 if name == "obs" else FIRST_ENDS)
+    if name == "obs":
+        with raises(SignatureError, text):
+            writer.reset(masked)
+    writer.reset(OBS)
+    with raises(SignatureError, text):
+        writer.step(np.zeros(2), **{"obs": OBS, "rewards": [1, 2], "terminated": NO, "truncated": NO, name: masked})
+    assert len(buffer) == 0
+    step(writer)
+    assert len(buffer) == 2
+
+
+def test_a_writer_is_usable_after_a_first_reset_with_text():
+    buffer, writer = writer_of()
+    with raises(SignatureError, "column `obs` must be an array of numbers or a number; got text"):
+        writer.reset(np.array(["a", "b"]))
+    with raises(SignatureError, "column `obs/x` must be an array of numbers or a number; got a NoneType"):
+        writer.reset({"x": None})
+    writer.reset(OBS)
+    step(writer)
+    assert len(buffer) == 2
+
+
+def test_repr():
+    assert repr(writer_of()[1]) == "BufferWriter(num_envs=2, autoreset_mode='NEXT_STEP')"
+
+
 def test_wrong_arguments_of_the_constructor():
     buffer = ReplayBuffer(10, 2)
     with raises(

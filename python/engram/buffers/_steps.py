@@ -9,13 +9,13 @@ from engram import _checks, _engram
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
 
-__all__ = ["convert", "derive_signature", "env_id_array"]
+__all__ = ["as_array", "check_not_masked", "convert", "derive_signature", "env_id_array"]
 
 
 def derive_signature(steps: Any, num_leading_axes: int) -> Any:  # noqa: ANN401, nests
     """Returns the signature of steps whose leaves have this number of leading axes."""
     leaves, names, structure = _engram.flatten(steps)
-    arrays = [_array(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+    arrays = [as_array(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
     for array, name in zip(arrays, names, strict=True):
         if array.ndim < num_leading_axes:
             axes = "environments" if num_leading_axes == 1 else "environments and steps"
@@ -32,7 +32,7 @@ def convert(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:  #
 
     The native engine calls it for values that it cannot copy as they are, such as arrays of another dtype.
     """
-    array = _array(value, name)
+    array = as_array(value, name)
     if array.dtype != dtype:
         are_integers = array.dtype.kind in "iu" and dtype.kind in "iu"
         if not are_integers and not np.can_cast(array.dtype, dtype, "same_kind"):
@@ -64,7 +64,18 @@ def _column(name: str) -> str:
     return f"column `{name}`" if name else "the data"
 
 
-def _array(value: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401, an array or a number
+def check_not_masked(value: Any, name: str) -> None:  # noqa: ANN401, any value
+    """Rejects NumPy's masked arrays, because only their data could be stored."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise SignatureError(
+            f"{_column(name)} is a masked array, and its masked elements would be stored as if they were valid; pass "
+            "`array.filled(value)`, or its data and its mask as two columns"
+        )
+
+
+def as_array(value: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401, an array or a number
+    """Returns a value of a step as an array of numbers. Rejects text, objects and masked arrays."""
+    check_not_masked(value, name)
     array = np.asarray(value)
     if array.dtype.kind in "OSUT":
         kind = "text" if array.dtype.kind != "O" else f"a {type(value).__name__}"

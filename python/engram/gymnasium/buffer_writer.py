@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from engram import _checks, _engram
 from engram.buffers import ReplayBuffer
+from engram.buffers._steps import as_array, check_not_masked
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.gymnasium.autoreset import autoreset_mode_of
 from engram.gymnasium.final_observations import check_structure, final_observations
@@ -73,7 +74,8 @@ class BufferWriter:
     def reset(self, obs: Any, info: Any = None, *, mask: "npt.ArrayLike | None" = None) -> None:  # noqa: ANN401, ARG002
         """Begins episodes with the observations that `reset` of the environments returned.
 
-        An episode that has not ended yet ends with its newest step, as `ReplayBuffer.end_episodes` describes.
+        An episode that has not ended yet ends with its newest step, as `ReplayBuffer.end_episodes` describes; also one
+        that another writer has added.
 
         Args:
             obs: Nest of arrays `[N, ...]`.
@@ -82,14 +84,14 @@ class BufferWriter:
                 observations of the others are not used. Default: all True.
 
         Raises:
-            SignatureError: The observations differ from earlier ones in structure, dtype or shape. Nothing changes.
+            SignatureError: The observations are not numbers, are a masked array, or differ from earlier ones in
+                structure, dtype or shape. Nothing changes.
             InvalidArgumentError: `mask` is not bool `[N]`. Nothing changes.
         """
         arrays, structure = self._read_observations(obs)
         resets = np.ones_like(self._running) if mask is None else self._flags("mask", mask)
-        abandoned = resets & self._running
-        if abandoned.any():
-            self._buffer.end_episodes(env_ids=np.flatnonzero(abandoned))
+        # Episodes of environments that are not running here may be those of an earlier writer.
+        self._buffer.end_episodes(env_ids=np.flatnonzero(resets))
         if self._obs is None:
             self._obs, self._structure = [array.copy() for array in arrays], structure
         else:
@@ -125,7 +127,7 @@ class BufferWriter:
 
         Raises:
             SignatureError: An array has another shape than `[N, ...]`, or differs from earlier steps in structure,
-                dtype or shape. Nothing is stored.
+                dtype or shape; or observations, rewards or flags are a masked array. Nothing is stored.
             InvalidArgumentError: `rewards`, `terminated` or `truncated` has another shape than `[N]` or an unsuitable
                 dtype; `reset` was not called, or an environment has to be reset first; `info` does not fit
                 `autoreset_mode`. Nothing is stored.
@@ -160,6 +162,9 @@ class BufferWriter:
         for newest, array in zip(self._obs, arrays, strict=True):
             np.copyto(newest, array)
         self._running = ~ended if self._mode != "SAME_STEP" else np.ones_like(ended)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(num_envs={len(self._running)}, autoreset_mode={self._mode!r})"
 
     def _check_running(self, ended: npt.NDArray[np.bool_]) -> None:
         """Checks that environments whose episode has ended are reset as the autoreset mode states."""
@@ -205,15 +210,15 @@ class BufferWriter:
     def _read_observations(self, obs: Any) -> tuple[list[npt.NDArray[Any]], str]:  # noqa: ANN401, a nest
         """Returns the arrays of observations, and their structure, after comparing them with earlier ones."""
         leaves, names, structure = _engram.flatten(obs)
-        arrays = [np.asarray(leaf) for leaf in leaves]
+        columns = [f"obs/{name}" if name else "obs" for name in names]
+        arrays = [as_array(leaf, column) for leaf, column in zip(leaves, columns, strict=True)]
         if self._obs is None:
-            for array, name in zip(arrays, names, strict=True):
-                self._check_axis(array, f"obs/{name}" if name else "obs")
+            for array, column in zip(arrays, columns, strict=True):
+                self._check_axis(array, column)
             return arrays, structure
         check_structure(structure, self._structure, "`obs` must have the structure of the first one", SignatureError)
-        for array, newest, name in zip(arrays, self._obs, names, strict=True):
+        for array, newest, column in zip(arrays, self._obs, columns, strict=True):
             if array.shape != newest.shape or array.dtype != newest.dtype:
-                column = f"obs/{name}" if name else "obs"
                 self._check_axis(array, column)
                 raise SignatureError(
                     f"column `{column}` must have {newest.dtype}{list(newest.shape[1:])} per environment, as before; "
@@ -230,11 +235,12 @@ class BufferWriter:
             )
 
     def _rows_of(self, leaf: Any, name: str, env_ids: npt.NDArray[np.int64]) -> npt.NDArray[Any]:  # noqa: ANN401
-        array = np.asarray(leaf)
+        array = as_array(leaf, name)
         self._check_axis(array, name)
         return array[env_ids]
 
     def _rewards(self, rewards: "npt.ArrayLike") -> npt.NDArray[np.float32]:
+        check_not_masked(rewards, "rewards")
         array = np.asarray(rewards)
         if array.shape != self._running.shape or array.dtype.kind not in "fiub":
             raise InvalidArgumentError(
@@ -244,6 +250,7 @@ class BufferWriter:
         return array.astype(np.float32, copy=False)
 
     def _flags(self, name: str, value: "npt.ArrayLike") -> npt.NDArray[np.bool_]:
+        check_not_masked(value, name)
         array = np.asarray(value)
         if array.shape != self._running.shape or array.dtype != bool:
             raise InvalidArgumentError(
