@@ -3,6 +3,8 @@
 Keys are omitted, because they are random. Programs observe what calls with keys change.
 """
 
+import time
+
 import tensorflow as tf
 
 
@@ -41,9 +43,13 @@ def outcome(call, address="."):
         return (type(error).__name__, str(error).partition("Available tables")[0].replace(address, "."))
 
 
-def info(client, name):
-    """Returns a table's info without `table_worker_time`."""
+def info(client, name, size=None):
+    """Returns a table's info without `table_worker_time`; with `size`, once the table has that many items (10 s)."""
+    deadline = time.monotonic() + 10
     table_info = client.server_info(timeout=30)[name]
+    while size is not None and table_info.current_size != size and time.monotonic() < deadline:
+        time.sleep(0.01)
+        table_info = client.server_info(timeout=30)[name]
     numbers = ("name", "max_size", "max_times_sampled", "current_size", "num_episodes", "num_deleted_episodes")
     return {
         **{key: getattr(table_info, key) for key in (*numbers, "num_unique_samples")},
