@@ -1,7 +1,7 @@
 """`python -m benchmarks.bulk_insert`: the rates of inserting recorded steps in one call, and step by step.
 
 The steps are small: an observation of 4 numbers, an action and a reward. Writers create items of two steps, and
-`insert_batch` inserts transitions with both observations, as data sets have them. The steps are one long episode, many
+`insert_batch` inserts transitions, whose `next_obs` repeats `obs`: only its size matters here. The steps are one long
 episodes, or those of several environments; they are inserted into an empty table, in process and on a server in a
 process of its own. Rates are medians of the steps per second until all items are in the table, and, in parentheses, per
 second of processor time of this process, which depends less on what else the machine does.
@@ -48,7 +48,7 @@ def split(steps: Steps) -> list[Steps]:
 
 
 def insert_batch(store: engram.Store | engram.Client, steps: Steps) -> None:
-    """Inserts transitions."""
+    """Inserts transitions; `next_obs` repeats `obs`, since only its size matters."""
     store.insert_batch("replay", steps | {"next_obs": steps["obs"]})
 
 
@@ -131,16 +131,17 @@ def open_store(*, remote: bool) -> "Iterator[engram.Store | engram.Client]":
 
 
 def measure(insert: Insert, steps: Steps, runs: int, *, remote: bool) -> str:
-    """Returns the rates per second of time and of processor time, as text."""
+    """Returns the rates per second and per second of processor time, as text."""
     count = steps["reward"].size
     rates = []
     for _ in range(runs):
         with open_store(remote=remote) as store:
-            wall, cpu = time.perf_counter(), time.process_time()
+            wall_begin, cpu_begin = time.perf_counter(), time.process_time()
             insert(store, steps)
-            rates.append((count / (time.perf_counter() - wall), count / (time.process_time() - cpu)))
-    wall, cpu = (statistics.median(rate) for rate in zip(*rates, strict=True))
-    return f"{wall / 1e6:.2f} M/s ({cpu / 1e6:.2f})"
+            wall, cpu = time.perf_counter() - wall_begin, time.process_time() - cpu_begin
+            rates.append((count / wall, count / cpu))
+    per_second, per_cpu_second = (statistics.median(rate) for rate in zip(*rates, strict=True))
+    return f"{per_second / 1e6:.2f} M/s ({per_cpu_second / 1e6:.2f})"
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 A watcher repeatedly sleeps for half a millisecond at real-time priority, so that no other program can delay it. If it
 wakes late, its core ran no program at all. This happens on a virtual machine whose host gives the core to others, often
-without counting the time as stolen. Real-time priority needs Linux and root; without it, pauses are not detected.
+without counting the time as stolen. Real-time priority needs Linux and root; without it, pauses are not measured.
 """
 
 import gc
@@ -14,7 +14,7 @@ import time
 from typing import Self
 
 WATCH_INTERVAL = 0.5e-3  # seconds that a watcher sleeps
-LATE_AFTER = 1.5e-3  # seconds after which a wake-up counts as late
+LATE_AFTER = 1.5e-3  # seconds since the previous wake-up; the next one counts as late above that
 
 Span = tuple[float, float]  # begin and end, in seconds of `time.perf_counter`
 
@@ -25,7 +25,7 @@ class Pauses:
     def __init__(self) -> None:
         """Prepares; `__enter__` starts the watchers."""
         self.spans: list[Span] = []
-        self.detected = False  # True if the watchers of all cores have run; otherwise `spans` is empty
+        self.measured = False  # True if the watchers of all cores have run; otherwise `spans` is empty
         self._watchers: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
@@ -36,10 +36,10 @@ class Pauses:
                 subprocess.Popen([*command, str(core)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                 for core in os.sched_getaffinity(0)
             ]
-            self.detected = all(
+            self.measured = all(
                 watcher.stdout and watcher.stdout.readline() == "watching\n" for watcher in self._watchers
             )
-            if not self.detected:
+            if not self.measured:
                 self._stop()
         return self
 
@@ -55,9 +55,9 @@ class Pauses:
 
     def _stop(self) -> list[str]:
         lines = [line for watcher in self._watchers for line in watcher.communicate()[0].splitlines()]
-        self.detected = self.detected and all(watcher.returncode == 0 for watcher in self._watchers)
+        self.measured = self.measured and all(watcher.returncode == 0 for watcher in self._watchers)
         self._watchers = []
-        return lines if self.detected else []
+        return lines if self.measured else []
 
     def within(self, begin: float, end: float) -> float:
         """Seconds between `begin` and `end` in which any core was paused."""

@@ -38,6 +38,7 @@ ROWS = (
         None,
     ),
 )
+# Holds for runs of `python -m benchmarks --runs 3` on two cores, which are the ones to publish.
 HEAD = "| in process, 2 cores, median of 3 runs | Engram | dm-reverb 0.14 | cpprb 11 |\n| --- | ---: | ---: | ---: |\n"
 NO_FIGURE = "not measured"
 

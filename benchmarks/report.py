@@ -40,8 +40,10 @@ def line(row: Row, baseline: Row | None, name: str) -> str:
 
     `baseline` is the workload's first row, None if it was not run; `name` is empty below the row that shows it.
     """
-    times = ratio(row, baseline) if baseline else None
-    return cells([name, *figures(row), f"{number(times, 3)}x" if times is not None else "", *target_cells(row, times)])
+    factor = ratio(row, baseline) if baseline else None
+    return cells(
+        [name, *figures(row), f"{number(factor, 3)}x" if factor is not None else "", *target_cells(row, factor)]
+    )
 
 
 def cells(texts: list[str]) -> str:
@@ -61,12 +63,12 @@ def figures(row: Row) -> list[str]:
     ]
 
 
-def target_cells(row: Row, times: float | None) -> list[str]:
+def target_cells(row: Row, factor: float | None) -> list[str]:
     """The cells of the target and whether it was met."""
     target = row.contender.target
     if target is None:
         return ["", ""]
-    met = False if row.median is None else target.met(row.median, times)
+    met = False if row.median is None else target.met(row.median, factor)
     return [str(target), {True: "yes", False: "**no**", None: "unknown"}[met]]
 
 
@@ -80,7 +82,7 @@ def circumstances(rows: list[Row], runs: int) -> str:
         f"* {key}: {value}\n"
         for key, value in {
             "machine": machine(),
-            "load average at the end (1, 5, 15 minutes; no other load)": load(),
+            "load average at the end (1, 5, 15 minutes)": load(),
             "versions": ", ".join(f"{k} {v}" for k, v in sorted(versions.items())),
             "Python": platform.python_version(),
             "command": f"`{command.strip()}` (median of {runs} runs, each in a fresh process, engines alternating)",

@@ -4,8 +4,8 @@
 
 Each client writes with trajectory, pattern and batched writers, inserts, samples uniformly, by priority and from
 queues, updates priorities, deletes, reads infos and metrics, and creates, resets and drops tables; the first one writes
-checkpoints. Once per second, each client process opens another connection. The tables must be full after half of the
-time, so that memory can level off.
+checkpoints. Once per second, each client process opens another connection. All tables but the queues must be full
+after half of the time, so that memory can level off.
 
 Memory is what each process has in use: anonymous pages, without those that it has offered back to the system. For each
 of the longest calls the report states what happened meanwhile: a checkpoint, or gaps in which a process could not run
@@ -195,7 +195,7 @@ def run(minutes: float, pause: float, number_of_clients: int) -> int:
     ]
     lines = [line for each in clients for line in each.lines]
     errors = [error for line in lines for error in line["errors"]]
-    ended = [line for line in lines if line["threads"] < line["expected"]]
+    incomplete = [line for line in lines if line["threads"] < line["expected"]]
     half = seconds / 2
     full = next((line["full"] - begin for line in server.lines if "full" in line), None)
     grown = [
@@ -206,19 +206,19 @@ def run(minutes: float, pause: float, number_of_clients: int) -> int:
     print(f"{memory_table(processes, seconds)}\n\n{latency_table(clients)}\n")
     print(f"Longest calls:\n\n{long_calls(clients, server, ticker.take())}\n")
     print(f"* {len(errors)} errors{''.join(chr(10) + '  * ' + error for error in errors[:MAX_LISTED])}")
-    if ended:
-        print(f"* calls ended early: {ended[0]['threads']} of {ended[0]['expected']} threads ran on")
+    if incomplete:
+        print(f"* threads ended early: only {incomplete[0]['threads']} of {incomplete[0]['expected']} still ran")
     if failed:
         print(f"* processes that failed: {', '.join(failed)}")
     when = "never all full" if full is None else f"full after {full / 60:.1f} minutes"
-    print(f"* tables: {when}; expected at most {half / 60:.1f} minutes")
+    print(f"* tables except queues: {when}; expected at most {half / 60:.1f} minutes")
     print(f"* grew by more than {MAX_GROWTH:.0%} in the last quarter: {', '.join(grown) or 'none'}")
     print(f"* machine: {report.machine()}; load average at the end: {report.load()}")
     print(
         f"* command: `python -m benchmarks.soak --minutes {minutes:g} --pause {pause:g} --clients {len(clients)}`; "
         f"commit: `{report.commit()}`"
     )
-    return int(bool(errors or ended or failed or grown or full is None or full > half))
+    return int(bool(errors or incomplete or failed or grown or full is None or full > half))
 
 
 def main() -> int:

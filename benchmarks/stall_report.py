@@ -81,25 +81,25 @@ def paused_shares(runs: list[Phases], pauses: Pauses) -> str:
 
 def verdict(runs: list[Phases], pauses: Pauses) -> tuple[bool, str]:
     """Returns whether no Engram call exceeded the bound, pauses of cores subtracted; and the report's sentences."""
-    engram = [long_calls(run, pauses, reference=False) for run in runs]
-    numpy = [long_calls(run, pauses, reference=True) for run in runs]
-    met = [all(call.latency <= MAX_LATENCY_MS for call in run) for run in engram]
-    met_without_pauses = [all(call.latency - call.paused <= MAX_LATENCY_MS for call in run) for run in engram]
-    numpy_met = sum(run[0].latency <= MAX_LATENCY_MS for run in numpy)
-    bound, total = f"no call took longer than {MAX_LATENCY_MS:g} ms in", f"of {len(runs)}"
-    unpaused = f"; without the time in which a core was paused, in {sum(met_without_pauses)} {total}"
+    engram_calls = [long_calls(run, pauses, reference=False) for run in runs]
+    numpy_calls = [long_calls(run, pauses, reference=True) for run in runs]
+    met = [all(call.latency <= MAX_LATENCY_MS for call in calls) for calls in engram_calls]
+    met_without_pauses = [all(call.latency - call.paused <= MAX_LATENCY_MS for call in calls) for calls in engram_calls]
+    numpy_met = sum(calls[0].latency <= MAX_LATENCY_MS for calls in numpy_calls)
+    no_long_call, of_all = f"no call took longer than {MAX_LATENCY_MS:g} ms in", f"of {len(runs)}"
+    unpaused = f"; without the time in which a core was paused, in {sum(met_without_pauses)} {of_all}"
     lines = [
-        f"* Engram: {bound} {sum(met)} {total} runs{unpaused if pauses.detected else ''}.",
-        f"* NumPy alone: {bound} {numpy_met} {total} runs.",
-        f"* Longest Engram call of each run: {'; '.join(str(run[0]) for run in engram)}.",
+        f"* Engram: {no_long_call} {sum(met)} {of_all} runs{unpaused if pauses.measured else ''}.",
+        f"* NumPy alone: {no_long_call} {numpy_met} {of_all} runs.",
+        f"* Longest Engram call of each run: {'; '.join(str(calls[0]) for calls in engram_calls)}.",
         f"* Share of each phase in which a core was paused: {paused_shares(runs, pauses)}."
-        if pauses.detected
-        else "* Pauses of cores were not detected: the watchers need real-time priority.",
+        if pauses.measured
+        else "* Whether a core was paused is unknown: the watchers need real-time priority.",
     ]
-    for number, run in enumerate(engram, 1):
+    for number, calls in enumerate(engram_calls, 1):
         lines += [
             f"* **Above {MAX_LATENCY_MS:g} ms in run {number}**: {call}."
-            for call in run
+            for call in calls
             if call.latency > MAX_LATENCY_MS
         ]
     return all(met_without_pauses), "\n".join(lines)

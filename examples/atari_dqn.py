@@ -27,7 +27,7 @@ STACK = 4
 WARM_UP = 200  # steps
 STEPS_PER_UPDATE = 4
 BATCH_SIZE = 32
-TARGET_PERIOD = 500  # updates
+TARGET_NETWORK_PERIOD = 500  # updates
 DISCOUNT = 0.99
 OPTIMIZER = optax.adam(1e-4)
 
@@ -175,7 +175,7 @@ def train(game: str, steps: int, seed: int) -> tuple[float, engram.info.TableInf
             if step >= WARM_UP and step % STEPS_PER_UPDATE == 0:
                 network, opt_state = update(network, target, opt_state, store.sample("replay", BATCH_SIZE).data)
                 updates += 1
-                if updates % TARGET_PERIOD == 0:
+                if updates % TARGET_NETWORK_PERIOD == 0:
                     target = network
         info = store.info()["replay"]
     env.close()

@@ -20,7 +20,7 @@ import optax
 import engram
 from engram.gymnasium import Transitions, VectorWriter
 
-TARGET = 195.0
+TARGET_RETURN = 195.0
 """Mean return of 20 episodes at which the task counts as solved; a random policy has about 20."""
 
 NUM_ENVS = 8
@@ -28,7 +28,7 @@ STEPS = 6_000  # calls of `envs.step`, which steps all environments
 WARM_UP = 125  # steps before the first update
 UPDATES_PER_STEP = 4
 BATCH_SIZE = 128
-TARGET_PERIOD = 100  # updates
+TARGET_NETWORK_PERIOD = 100  # updates
 DISCOUNT = 0.99
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(10.0), optax.adam(1e-3))
 
@@ -60,7 +60,7 @@ def update(
 
 
 def train(seed: int, *, n_step: int = 1, prioritized: bool = False) -> float:
-    """Trains until the mean return of 20 episodes reaches `TARGET`, or for `STEPS` steps; returns the mean return."""
+    """Trains until the mean return of 20 episodes reaches `TARGET_RETURN`, or for `STEPS` steps. Returns it."""
     rng = np.random.default_rng(seed)
     envs = gymnasium.make_vec("CartPole-v1", num_envs=NUM_ENVS)
     network = target = eqx.nn.MLP(4, 2, width_size=128, depth=2, key=jax.random.key(seed))
@@ -89,7 +89,7 @@ def train(seed: int, *, n_step: int = 1, prioritized: bool = False) -> float:
             ended = terminated | truncated
             finished += returns[ended].tolist()
             returns[ended] = 0
-            if np.mean(finished[-20:]) >= TARGET:
+            if np.mean(finished[-20:]) >= TARGET_RETURN:
                 break
 
             for _ in range(UPDATES_PER_STEP if step >= WARM_UP else 0):
@@ -99,7 +99,7 @@ def train(seed: int, *, n_step: int = 1, prioritized: bool = False) -> float:
                 if prioritized:
                     store.update_priorities("replay", batch.info.key, np.abs(td_error) + 1e-3)
                 updates += 1
-                if updates % TARGET_PERIOD == 0:
+                if updates % TARGET_NETWORK_PERIOD == 0:
                     target = network
     envs.close()
     return float(np.mean(finished[-20:]))

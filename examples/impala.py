@@ -24,7 +24,7 @@ import optax
 import engram
 from engram.gymnasium import Sequences, VectorWriter
 
-TARGET = 200.0
+TARGET_RETURN = 200.0
 """Mean return of 20 episodes at which the task counts as solved; a random policy has about 20."""
 
 NUM_ACTORS, ENVS_PER_ACTOR = 2, 4
@@ -140,16 +140,16 @@ def update(network: ActorCritic, opt_state: Any, batch: dict[str, Any]) -> tuple
 
 
 def train(seed: int) -> float:
-    """Trains until the mean return of 20 episodes reaches `TARGET`, or for `UPDATES` updates; returns the mean."""
+    """Trains until the mean return of 20 episodes reaches `TARGET_RETURN`, or for `UPDATES` updates. Returns it."""
     network = ActorCritic(jax.random.key(seed))
     opt_state = OPTIMIZER.init(eqx.filter(network, eqx.is_array))
     tables = [engram.Table.queue("rollouts", max_size=2 * BATCH_SIZE), engram.Table("weights", max_size=1)]
-    processes = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("spawn")
     finished = [0.0]  # the returns of finished episodes, after a placeholder
     with engram.Store(tables, seed=seed) as store:
         with engram.Server(store) as server:
             actors = [
-                processes.Process(target=act, args=(server.address, 100 * seed + number), daemon=True)
+                context.Process(target=act, args=(server.address, 100 * seed + number), daemon=True)
                 for number in range(NUM_ACTORS)
             ]
             for actor in actors:
@@ -161,7 +161,7 @@ def train(seed: int) -> float:
                 batch = store.sample("rollouts", BATCH_SIZE, timeout=60).data
                 ended = batch["terminated"] | batch["truncated"]
                 finished += batch["extras"]["return"][ended].tolist()
-                if np.mean(finished[-20:]) >= TARGET:
+                if np.mean(finished[-20:]) >= TARGET_RETURN:
                     break
                 network, opt_state = update(network, opt_state, batch)
         for actor in actors:

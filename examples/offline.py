@@ -25,14 +25,14 @@ from engram.gymnasium import Episodes, Transitions, VectorWriter
 from engram.minari import read_minari, write_minari
 from engram.parquet import read_parquet, write_parquet
 
-TARGET = 195.0
+TARGET_RETURN = 195.0
 """Mean return of 20 episodes at which the task counts as solved."""
 
 NUM_ENVS = 20
 RECORDED_STEPS = 500  # calls of `envs.step`, which steps all environments
 UPDATES = 3_000
 BATCH_SIZE = 256
-TARGET_PERIOD = 100  # updates
+TARGET_NETWORK_PERIOD = 100  # updates
 CONSERVATISM = 0.5  # alpha of the paper
 TRANSITIONS = Transitions("replay", n_step=3, discount=0.99)
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(10.0), optax.adam(1e-3))
@@ -127,7 +127,7 @@ def train(folder: Path, file_format: str, seed: int) -> float:
         for step in range(UPDATES):
             batch = store.sample("replay", BATCH_SIZE)
             network, opt_state = update(network, target, opt_state, batch.data)
-            if step % TARGET_PERIOD == 0:
+            if step % TARGET_NETWORK_PERIOD == 0:
                 target = network
     return evaluate(network, seed + 1)
 

@@ -20,7 +20,7 @@ import optax
 import engram
 from engram.gymnasium import Sequences, VectorWriter
 
-TARGET = 400.0
+TARGET_RETURN = 400.0
 """Mean return of 20 episodes at which the task counts as solved; a random policy has about 20."""
 
 NUM_ENVS = 8
@@ -116,7 +116,7 @@ def learn(
 
 
 def train(seed: int) -> float:
-    """Trains until the mean return of 20 episodes reaches `TARGET`, or for `ROUNDS` rounds; returns the mean return."""
+    """Trains until the mean return of 20 episodes reaches `TARGET_RETURN`, or for `ROUNDS` rounds. Returns it."""
     rng, key = np.random.default_rng(seed), jax.random.key(seed)
     envs = gymnasium.make_vec("CartPole-v1", num_envs=NUM_ENVS)
     network = ActorCritic(key)
@@ -144,7 +144,7 @@ def train(seed: int) -> float:
                 ended = terminated | truncated
                 finished += returns[ended].tolist()
                 returns[ended] = 0
-            if np.mean(finished[-20:]) >= TARGET:
+            if np.mean(finished[-20:]) >= TARGET_RETURN:
                 break
             batch = store.sample("rollouts", SEQUENCES, timeout=10)
             network, opt_state = learn(network, opt_state, batch.data, rng)

@@ -20,7 +20,7 @@ import optax
 import engram
 from engram.gymnasium import Sequences, VectorWriter
 
-TARGET = 100.0
+TARGET_RETURN = 100.0
 """Mean return of 20 episodes at which the task counts as solved; a random policy has about 20."""
 
 NUM_ENVS = 8
@@ -29,7 +29,7 @@ WARM_UP = 250  # steps before the first update
 UPDATE_EVERY = 1  # steps
 LENGTH, PERIOD, BURN_IN = 20, 10, 5  # steps of a sequence, from one to the next, and without learning
 BATCH_SIZE = 32  # sequences
-TARGET_PERIOD = 100  # updates
+TARGET_NETWORK_PERIOD = 100  # updates
 DISCOUNT = 0.98
 UNITS = 64
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(10.0), optax.adam(1e-3))
@@ -106,7 +106,7 @@ def positions(obs: np.ndarray) -> np.ndarray:
 
 
 def train(seed: int) -> float:
-    """Trains until the mean return of 20 episodes reaches `TARGET`, or for `STEPS` steps; returns the mean return."""
+    """Trains until the mean return of 20 episodes reaches `TARGET_RETURN`, or for `STEPS` steps. Returns it."""
     rng = np.random.default_rng(seed)
     envs = gymnasium.make_vec("CartPole-v1", num_envs=NUM_ENVS)
     network = target = Network(jax.random.key(seed))
@@ -138,7 +138,7 @@ def train(seed: int) -> float:
             returns += rewards
             finished += returns[ended].tolist()
             returns[ended] = 0
-            if np.mean(finished[-20:]) >= TARGET:
+            if np.mean(finished[-20:]) >= TARGET_RETURN:
                 break
 
             if step >= WARM_UP and step % UPDATE_EVERY == 0:
@@ -147,7 +147,7 @@ def train(seed: int) -> float:
                 network, opt_state, priority = update(network, target, opt_state, batch.data, weights)
                 store.update_priorities("replay", batch.info.key, np.asarray(priority) + 1e-3)
                 updates += 1
-                if updates % TARGET_PERIOD == 0:
+                if updates % TARGET_NETWORK_PERIOD == 0:
                     target = network
     envs.close()
     return float(np.mean(finished[-20:]))

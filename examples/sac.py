@@ -19,7 +19,7 @@ import optax
 import engram
 from engram.gymnasium import Transitions, VectorWriter
 
-TARGET = -250.0
+TARGET_RETURN = -250.0
 """Mean return of 20 episodes at which the task counts as solved; a random policy has about -1,200."""
 
 NUM_ENVS = 4
@@ -105,7 +105,7 @@ def update(
 
 
 def train(seed: int) -> float:
-    """Trains until the mean return of 20 episodes reaches `TARGET`, or for `STEPS` steps; returns the mean return."""
+    """Trains until the mean return of 20 episodes reaches `TARGET_RETURN`, or for `STEPS` steps. Returns it."""
     rng = np.random.default_rng(seed)
     key, *keys = jax.random.split(jax.random.key(seed), 4)
     envs = gymnasium.make_vec("Pendulum-v1", num_envs=NUM_ENVS)
@@ -134,7 +134,7 @@ def train(seed: int) -> float:
             ended = terminated | truncated
             finished += returns[ended].tolist()
             returns[ended] = 0
-            if np.mean(finished[-20:]) >= TARGET:
+            if np.mean(finished[-20:]) >= TARGET_RETURN:
                 break
 
             for _ in range(UPDATES_PER_STEP if step >= WARM_UP else 0):

@@ -27,11 +27,11 @@ def open_buffer(task: Task) -> Any:  # noqa: ANN401 - cpprb has no types
 
 def fill(task: Task, buffer: Any) -> None:  # noqa: ANN401
     """Inserts up to `task.items` transitions with unequal priorities, as many as whole batches of `envs` contain."""
-    weights = common.priorities(task.items)
+    priorities = common.priorities(task.items)
     batches = itertools.cycle(common.step_batches(task.step, task.envs))
     for start in range(0, task.items - task.envs + 1, task.envs):
         batch = next(batches)
-        extra = {"priorities": weights[start : start + task.envs]} if task.prioritized else {}
+        extra = {"priorities": priorities[start : start + task.envs]} if task.prioritized else {}
         buffer.add(**batch, next_obs=batch["obs"], **extra)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("engram")
 
 _POLL_INTERVAL = 1.0
-"""Maximum seconds between two checks whether a checkpoint is due."""
+"""Maximum seconds between two checks whether a checkpoint is due, except after a failed one."""
 
 _MIN_POLL_INTERVAL = 0.01
 """Minimum seconds between two such checks."""

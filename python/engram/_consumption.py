@@ -24,7 +24,8 @@ return the item to its table and hand it out again."""
 class ConsumptionTracker:
     """Counts consumed items whose pieces are delivered in order: an item is consumed with its first piece.
 
-    A piece is an item, or one of the steps or sequences that the reader splits it into; a batch has several pieces.
+    A piece is an item, or one of the steps or sequences that the reader splits it into; a batch has several pieces. A
+    block (`ColumnBlock`) has all pieces that one call fetched.
 
     The code that delivers pieces assigns the result of `count_pieces` or `count_pieces_up_to` to `delivered`, or to
     `consumed`, right before it delivers. No call happens in between, so Ctrl-C cannot strike there. TensorFlow takes
@@ -60,8 +61,8 @@ class ConsumptionTracker:
         self._first_pieces: list[int] = []  # of each later item, the number of pieces before its first one
         self._holding = True  # until `stop_holding`
         self._all_consumed_at_end = all_consumed_at_end
-        self._held_until = 0  # number of items fetched at `_held_since`
-        self._held_since = 0.0  # in seconds of `time.monotonic`
+        self._timed_items = 0  # number of items that had been fetched at `_timer_begin`
+        self._timer_begin = 0.0  # in seconds of `time.monotonic`
         self._stream: _engram.Stream | None = None
         self._consumed_before = 0  # items of earlier streams
         self._max_hold = MAX_HOLD  # seconds; less if the server's lease timeout is short
@@ -134,9 +135,9 @@ class ConsumptionTracker:
 
         If items have been held for too long, or after `stop_holding`, all fetched items count as consumed.
         """
-        if self.consumed >= self._held_until:
-            self._held_until, self._held_since = self.fetched, time.monotonic()
-        elif time.monotonic() - self._held_since > self._max_hold:
+        if self.consumed >= self._timed_items:
+            self._timed_items, self._timer_begin = self.fetched, time.monotonic()
+        elif time.monotonic() - self._timer_begin > self._max_hold:
             self.consume_all()
         if not self._holding:
             self.consume_all()

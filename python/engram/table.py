@@ -100,8 +100,8 @@ class Table:
     ) -> "Table":
         """Creates a first-in-first-out table: each item is sampled once, and inserts wait while the table is full.
 
-        Items that are removed unsampled, for example by `ttl`, also count as long as the table is not empty: see
-        `rate_limiters.Queue`.
+        Items that are removed unsampled, for example by `ttl`, still count until the table is reset: inserts can
+        wait although the table is not full; an empty table always accepts one. See `rate_limiters.Queue`.
 
         Args:
             name: Name of the table.
@@ -135,8 +135,8 @@ class Table:
     ) -> "Table":
         """Creates a last-in-first-out table: each item is sampled once, and inserts wait while the table is full.
 
-        Items that are removed unsampled, for example by `ttl`, also count as long as the table is not empty: see
-        `rate_limiters.Stack`.
+        Items that are removed unsampled, for example by `ttl`, still count until the table is reset: inserts can
+        wait although the table is not full; an empty table always accepts one. See `rate_limiters.Stack`.
 
         Args:
             name: Name of the table.

@@ -140,6 +140,11 @@ COLUMNS = [
     ),
     (Steps(), {"x": "text"}, "column `x` must be an array of numbers or a number; got text"),
     (Steps(), {"x": None}, "column `x` must be an array of numbers or a number; got a NoneType"),
+    (
+        Steps(),
+        {"x": np.array([None])},
+        "column `x` must be an array of numbers or a number; got an array of dtype object",
+    ),
 ]
 
 

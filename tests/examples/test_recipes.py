@@ -28,7 +28,7 @@ def run(*arguments):
 )
 def test_a_recipe_reaches_its_return(command):
     name, *options = command.split()
-    target = float(re.search(r"^TARGET = (.*)$", (EXAMPLES / name).read_text(), re.MULTILINE)[1])
+    target = float(re.search(r"^TARGET_RETURN = (.*)$", (EXAMPLES / name).read_text(), re.MULTILINE)[1])
     [mean] = re.search(r"^mean return: (.*)\n\Z", run(name, *options), re.MULTILINE).groups()
     assert float(mean) >= target
 

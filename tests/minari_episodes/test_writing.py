@@ -288,12 +288,14 @@ def insert(store, data):
                 "item spans several episodes"
             ),
         ),
-        ({"terminated": np.array([0, 1])}, "`terminated` must be bool [T]; got int64"),
+        ({"terminated": np.array([0, 1])}, "`terminated` must be bool[T]; got int64[2]"),
         ({"reward": np.zeros((2, 1))}, "`reward` must have the shape [T], a number per step; got [2, 1]"),
         (
             {"valid": np.array([False, True])},
             "`valid` must be True for the first steps, at least one, and False after them",
         ),
+        ({"terminated": np.ones((2, 1), bool)}, "`terminated` must be bool[T]; got bool[2, 1]"),
+        ({"valid": np.ones(1, bool)}, "`valid` must have as many steps as `reward`, 2; got 1"),
         ({"obs": np.zeros((3, 5))}, "`obs` must have the shape [3, 2], as its space has; got float64[3, 5]"),
         ({"obs": np.zeros((2, 2))}, "`obs` must have the shape [3, 2], as its space has; got float64[2, 2]"),
         ({"action": np.zeros((2, 1))}, "`action` must have the shape [2], as its space has; got float64[2, 1]"),
@@ -326,7 +328,7 @@ def test_extras_that_are_no_infos(open_store):
         writer.step(one.astype(np.int64), np.zeros((1, 2), np.float32), one, last, ~last, extras={"a": (one, one)})
     with pytest.raises(
         SignatureError,
-        match=r"^item \d+: `extras` must be a dict, also of dicts, of arrays of numbers; got tuple$",
+        match=r"^item \d+: `extras/a` must be an array of numbers, or a dict of such arrays; got a tuple$",
     ):
         write_minari(store, "e", "bad-v0", observation_space=BOX, action_space=DISCRETE)
 

@@ -49,13 +49,13 @@ def test_a_late_flush_of_one_item_is_reported_in_the_singular(open_store):
 
 class Unconvertible:
     def __array__(self, *_, **__):
-        raise TypeError
+        raise TypeError("call `detach` first")
 
 
 @pytest.mark.parametrize(("data", "column"), [({"x": Unconvertible()}, "column `x`"), (Unconvertible(), "the data")])
 def test_values_that_are_no_arrays_are_rejected(open_store, data, column):
     store = open_store(Table("t"))
-    text = f"{column} has type Unconvertible, which does not convert to a NumPy array"
+    text = f"{column} has type Unconvertible and does not convert to a NumPy array: call `detach` first"
     with raises(SignatureError, text):
         store.insert(data, {"t": 1.0})
     with store.writer() as writer, raises(SignatureError, text):

@@ -42,12 +42,12 @@ pub struct Origin {
     /// Random key of the chunk.
     pub key: u64,
     /// Ids of the episodes that its steps belong to; more than one only in a chunk of a `BatchedRecorder`. A chunk of
-    /// side cells or of padding lists one episode.
+    /// side cells, or of the zeros that pad short sequences, lists one episode.
     pub episodes: SmallVec<[u64; 1]>,
     /// Index of its first step in the episode. In a chunk of a `BatchedRecorder`, whose environments are in different
     /// episodes: number of the step since the recorder was created.
     pub first_step: u64,
-    /// Number of steps; in a chunk of side cells or of padding, the largest number of rows of a column.
+    /// Number of steps; in a chunk of side cells or of such zeros, the largest number of rows of a column.
     pub steps: u32,
 }
 

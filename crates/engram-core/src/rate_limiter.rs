@@ -99,7 +99,7 @@ impl RateLimits {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] with the size and the maximum.
-    pub fn check_kind_size(&self, table: &str) -> Result<()> {
+    pub fn check_kind_bytes(&self, table: &str) -> Result<()> {
         let bytes = self.kind.len();
         if bytes <= MAX_NAME_BYTES {
             return Ok(());

@@ -545,9 +545,9 @@ impl TableState {
     /// Sets the limits of the rate limiter; its counters stay.
     ///
     /// # Errors
-    /// Those of [`RateLimits::check_kind_size`] and [`RateLimits::check`].
+    /// Those of [`RateLimits::check_kind_bytes`] and [`RateLimits::check`].
     pub fn set_limits(&mut self, limits: RateLimits) -> Result<()> {
-        limits.check_kind_size(&self.options.name)?;
+        limits.check_kind_bytes(&self.options.name)?;
         limits.check(&self.options.name, self.options.max_size)?;
         self.record(&TableOp::SetLimits { limits: &limits });
         self.limiter.limits = limits;

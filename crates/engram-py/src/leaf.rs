@@ -384,16 +384,23 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
     let not_an_array = || {
         let text = errors::class_name(value).map(|name| {
             format!(
-                "{} has type {name}, which does not convert to a NumPy array",
+                "{} has type {name} and does not convert to a NumPy array",
                 describe_column(path)
             )
         });
         errors::signature_about(py, text)
     };
-    let array = asarray
-        .bind(py)
-        .call1((value,))
-        .map_err(|error| errors::replace_ordinary_error(py, error, not_an_array))?;
+    let array = asarray.bind(py).call1((value,)).map_err(|error| {
+        let cause = errors::str(error.value(py)).unwrap_or_default();
+        let with_cause = || {
+            if cause.is_empty() {
+                not_an_array()
+            } else {
+                errors::append_text(py, not_an_array(), &format!(": {cause}"))
+            }
+        };
+        errors::replace_ordinary_error(py, error, with_cause)
+    })?;
     array.cast_into().map_err(|_| not_an_array())
 }
 

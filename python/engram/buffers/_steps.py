@@ -78,6 +78,11 @@ def as_array(value: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401, an arr
     check_not_masked(value, name)
     array = np.asarray(value)
     if array.dtype.kind in "OSUT":
-        kind = "text" if array.dtype.kind != "O" else f"a {type(value).__name__}"
+        if array.dtype.kind != "O":
+            kind = "text"
+        elif isinstance(value, np.ndarray):
+            kind = "an array of dtype object"
+        else:
+            kind = f"a {type(value).__name__}"
         raise SignatureError(f"{_column(name)} must be an array of numbers or a number; got {kind}")
     return array

@@ -59,7 +59,7 @@ def episode_of(sample: Sample, spaces: Spaces, *, truncate: bool) -> EpisodeBuff
         rewards=data["reward"][:steps],
         terminations=terminated,
         truncations=truncated,
-        infos=_infos(_cut(data["extras"], padding), f"{what}`extras`") if "extras" in data else {},
+        infos=_infos(_cut(data["extras"], padding), what) if "extras" in data else {},
     )
 
 
@@ -71,7 +71,9 @@ def _num_steps(data: dict[str, Any], what: str) -> int:
         raise SignatureError(f"{what}`reward` must have the shape [T], a number per step; got {shape}")
     valid = _flags(data.get("valid", np.ones(len(reward), bool)), f"{what}`valid`")
     steps = int(valid.sum())
-    if not steps or not valid[:steps].all() or len(valid) != len(reward):
+    if len(valid) != len(reward):
+        raise SignatureError(f"{what}`valid` must have as many steps as `reward`, {len(reward)}; got {len(valid)}")
+    if not steps or not valid[:steps].all():
         raise SignatureError(f"{what}`valid` must be True for the first steps, at least one, and False after them")
     return steps
 
@@ -79,7 +81,8 @@ def _num_steps(data: dict[str, Any], what: str) -> int:
 def _flags(values: Any, what: str) -> npt.NDArray[np.bool_]:  # noqa: ANN401, an array
     """Returns a copy of flags `[T]`."""
     if not isinstance(values, np.ndarray) or values.dtype != bool or values.ndim != 1:
-        raise SignatureError(f"{what} must be bool [T]; got {getattr(values, 'dtype', type(values).__name__)}")
+        got = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else type(values).__name__
+        raise SignatureError(f"{what} must be bool[T]; got {got}")
     return values.copy()
 
 
@@ -92,14 +95,13 @@ def _cut(nest: Any, padding: int) -> Any:  # noqa: ANN401, nests
 def _infos(extras: Any, what: str) -> dict[str, Any]:  # noqa: ANN401, a nest
     """Returns extras as infos, which have one more row: the first one, of zeros."""
 
-    def with_first_row(nest: Any) -> Any:  # noqa: ANN401, nests
+    def with_first_row(nest: Any, name: str) -> Any:  # noqa: ANN401, nests
         if isinstance(nest, dict):
-            return {name: with_first_row(each) for name, each in nest.items()}
+            return {key: with_first_row(each, f"{name}/{key}") for key, each in nest.items()}
         if not isinstance(nest, np.ndarray) or nest.dtype == object:
-            raise SignatureError(
-                f"{what} must be a dict, also of dicts, of arrays of numbers; got {type(nest).__name__}"
-            )
+            got = "an array of dtype object" if isinstance(nest, np.ndarray) else f"a {type(nest).__name__}"
+            raise SignatureError(f"{what}`{name}` must be an array of numbers, or a dict of such arrays; got {got}")
         return np.concatenate([np.zeros_like(nest[:1]), nest])
 
-    infos = with_first_row(extras)
+    infos = with_first_row(extras, "extras")
     return infos if isinstance(extras, dict) else {"extras": infos}

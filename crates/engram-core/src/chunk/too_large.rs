@@ -34,7 +34,7 @@ pub(super) fn advice(rows: usize, row_bytes: usize) -> &'static str {
     if rows == 1 || row_bytes > MAX_CHUNK_BYTES {
         "write smaller steps"
     } else {
-        "use fewer steps per chunk: lower `chunk_length`, or insert an item of fewer steps"
+        "use fewer steps per chunk: lower `chunk_length`, or call `insert` with fewer steps"
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
             (
                 1 << 31,
                 2,
-                "; use fewer steps per chunk: lower `chunk_length`, or insert an item of fewer steps",
+                "; use fewer steps per chunk: lower `chunk_length`, or call `insert` with fewer steps",
             ),
             (MAX_CHUNK_BYTES + 1, 2, "; write smaller steps"),
             (MAX_CHUNK_BYTES + 1, 1, "; write smaller steps"),
@@ -81,7 +81,7 @@ mod tests {
         for (capacity, advice) in [
             (
                 2,
-                "; use fewer steps per chunk: lower `chunk_length`, or insert an item of fewer steps",
+                "; use fewer steps per chunk: lower `chunk_length`, or call `insert` with fewer steps",
             ),
             (1, "; write smaller steps"),
         ] {

@@ -58,7 +58,7 @@ impl TableOptions {
                 "the name of a table must have at most {MAX_NAME_BYTES} bytes; got {bytes}"
             )));
         }
-        self.limits.check_kind_size(&self.name)?;
+        self.limits.check_kind_bytes(&self.name)?;
         let bytes = self
             .signature
             .as_ref()

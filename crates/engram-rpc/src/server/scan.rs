@@ -362,7 +362,7 @@ impl OpenScan {
     }
 }
 
-/// Waits for something that the client has to do: send a request, or read its replies.
+/// Waits until the client sends a request or reads its replies, or other connections leave memory for the reply.
 ///
 /// # Errors
 /// The status that the stream ends with if this takes longer than a scan may be idle.

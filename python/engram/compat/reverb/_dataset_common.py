@@ -213,7 +213,7 @@ def init_table_dataset(
 def read_table(
     store: TableStore, table: str, source: ElementSource, specs: list[TensorSpec], tracker: ConsumptionTracker
 ) -> Generator[Elements | None]:
-    """Yields blocks of elements of a table, and None every `poll_interval` while there are none.
+    """Yields blocks of elements of a table, and None from time to time while there are none.
 
     When the generator is closed, items that `tracker` does not count as consumed are returned to the table. The pieces
     that the tracker counts are elements.

@@ -113,7 +113,7 @@ impl ChunkAssembler {
 }
 
 /// Computes the columns' positions: each column starts at the next multiple of 64 bytes. Checks
-/// only that the offsets fit 32 bits; [`Chunk::from_parts`] checks the rest.
+/// only that codecs are known and offsets fit 32 bits; [`Chunk::from_parts`] checks the rest.
 fn compute_extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStreamError> {
     let mut offset = 0_usize;
     let extents = chunk.extents.iter().map(|extent| {
