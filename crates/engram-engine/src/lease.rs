@@ -122,12 +122,12 @@ impl Lease {
     /// True if the acknowledgement must be durable: it may remove items from a durable store, and after a
     /// restart these items must not be sampled again.
     #[must_use]
-    pub fn removes_durably(&self) -> bool {
+    pub fn needs_durable_acknowledgement(&self) -> bool {
         self.table.options().max_times_sampled > 0 && self.table.sink.is_durable()
     }
 
     /// Makes all samples final. Returns a future that is ready once that is durable, if it must be:
-    /// see [`Self::removes_durably`].
+    /// see [`Self::needs_durable_acknowledgement`].
     #[expect(
         clippy::must_use_candidate,
         reason = "not every caller waits until it is durable"
@@ -135,7 +135,8 @@ impl Lease {
     pub fn acknowledge(mut self) -> Option<UntilDurable> {
         let handles = std::mem::take(&mut self.handles);
         self.table.acknowledge(&handles);
-        self.removes_durably().then(|| self.table.until_durable())
+        self.needs_durable_acknowledgement()
+            .then(|| self.table.until_durable())
     }
 
     /// Makes the samples final for which `is_final` yields true, and returns the other items to the table.

@@ -89,7 +89,10 @@ fn only_a_store_that_logs_changes_acknowledges_durably() {
         let table = engine.table("t").unwrap();
         insert_items(&table, items(0..1));
         let sample = wait_ready(table.sample(1, true).unwrap()).unwrap();
-        assert_eq!(sample.lease.unwrap().removes_durably(), is_durable);
+        assert_eq!(
+            sample.lease.unwrap().needs_durable_acknowledgement(),
+            is_durable
+        );
         engine.close().unwrap();
         std::fs::remove_dir_all(&path).unwrap();
     }

@@ -133,7 +133,9 @@ fn gather_batch(
 ) -> Result<(OutgoingBatch, Option<Lease>)> {
     let (columns, sample) = sample.gather_estimated(estimate, &state.pool)?;
     let Sample { draws, lease, .. } = sample;
-    let durable = lease.as_ref().is_some_and(Lease::removes_durably);
+    let durable = lease
+        .as_ref()
+        .is_some_and(Lease::needs_durable_acknowledgement);
     let batch = OutgoingBatch::new(columns, &draws, lease.is_some(), durable)?;
     Ok((batch, lease))
 }
