@@ -7,6 +7,7 @@ mod gather;
 mod index;
 mod items;
 mod largest;
+mod sequences;
 mod step_buffer;
 
 use std::ops::Range;

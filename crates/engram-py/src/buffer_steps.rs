@@ -118,6 +118,25 @@ impl StepColumns {
         })
     }
 
+    /// Structure of a step.
+    pub(crate) fn structure(&self) -> &Structure {
+        &self.structure
+    }
+
+    /// Names, dtypes and shapes of the columns of sequences of `length` steps.
+    pub(crate) fn with_time_axis(&self, length: usize) -> Vec<(String, CellSpec)> {
+        let columns = self.structure.names.iter().zip(&self.columns);
+        let columns = columns.map(|(name, column)| {
+            let shape = std::iter::once(length).chain(column.cell.shape.iter().copied());
+            let cell = CellSpec {
+                dtype: column.cell.dtype,
+                shape: shape.collect(),
+            };
+            (name.clone(), cell)
+        });
+        columns.collect()
+    }
+
     /// Reads steps: their cells, column by column, and the number of steps of each environment.
     ///
     /// # Errors

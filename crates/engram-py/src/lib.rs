@@ -5,6 +5,7 @@ mod arrays;
 mod batch;
 mod batched_writer;
 mod buffer_batch;
+mod buffer_columns;
 mod buffer_output;
 mod buffer_steps;
 mod config;

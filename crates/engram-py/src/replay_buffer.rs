@@ -1,25 +1,26 @@
 //! The native class of `engram.buffers.ReplayBuffer`.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engram_core::pool::{Pool, PooledBytes};
+use engram_core::pool::Pool;
 use engram_core::ring::{
-    Drawn, EpisodeColumns, OutputColumn, OutputSource, RingItems, StepBuffer, StepBufferOptions,
+    Drawn, EpisodeColumns, ItemStart, OutputColumn, OutputSource, RingItems, StepBuffer,
+    StepBufferOptions,
 };
-use engram_core::text::count;
-use engram_core::{CellSpec, DType, Error, Result, Shape, SharedBytes};
+use engram_core::{CellSpec, DType, Result, Shape, SharedBytes};
 use engram_engine::request_huge_pages;
 use numpy::{PyArray1, PyArrayMethods};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
 
 use crate::buffer_batch::BufferBatch;
-use crate::buffer_output::OutputArrays;
+use crate::buffer_columns::BatchColumns;
 use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
 use crate::gil::ForkGuard;
 use crate::leaf::{MIN_DETACHED_BYTES, prevent_resize};
 use crate::structure::Structure;
-use crate::{arguments, arrays, config, errors};
+use crate::{arguments, config, errors};
 
 /// A ring of steps per environment, and the items that are sampled from it.
 #[pyclass(frozen, module = "engram._engram")]
@@ -35,6 +36,8 @@ pub(crate) struct ReplayBuffer {
     pool: Arc<Pool>,
     /// The numbers of all environments, from 0 on.
     envs: Vec<usize>,
+    /// Slots per environment.
+    length: usize,
 }
 
 /// An `engram.buffers.items.CompiledItems`.
@@ -128,6 +131,26 @@ impl ReplayBuffer {
         outcome.map_err(|error| errors::to_py(py, &error))
     }
 
+    /// Like [`Self::locked`], but shares the lock with other threads that only read.
+    fn reading<T: Send>(
+        &self,
+        py: Python<'_>,
+        bytes: usize,
+        work: impl FnOnce(&StepBuffer) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let lock = self.buffer.get(py)?;
+        let free = if bytes < MIN_DETACHED_BYTES {
+            lock.try_read()
+        } else {
+            None
+        };
+        let outcome = match free {
+            Some(buffer) => work(&buffer),
+            None => py.detach(|| work(&lock.read())),
+        };
+        outcome.map_err(|error| errors::to_py(py, &error))
+    }
+
     /// Adds steps of these environments.
     fn add_to(
         &self,
@@ -200,44 +223,29 @@ impl ReplayBuffer {
         errors::invalid(py, format!("{what} must be from 0 to {last}; got {id}"))
     }
 
-    /// Buffers for a batch of `items` items.
-    fn allocate(&self, py: Python<'_>, items: usize) -> PyResult<Vec<PooledBytes>> {
-        let buffers = self.outputs.iter().map(|(name, cell)| {
-            let bytes = cell
-                .checked_size()
-                .and_then(|(_, bytes)| bytes.checked_mul(items));
-            bytes
-                .and_then(|bytes| self.pool.take(bytes))
-                .ok_or_else(|| {
-                    let column = crate::leaf::describe_column(name);
-                    let what = format!("{column} of a batch of {}", count(items, "item"));
-                    errors::to_py(py, &Error::out_of_memory(what, bytes))
-                })
-        });
-        buffers.collect()
+    /// The columns of a batch of the buffer's items.
+    fn item_columns(&self) -> BatchColumns<'_> {
+        BatchColumns {
+            structure: &self.structure,
+            columns: Cow::Borrowed(&self.outputs),
+            pool: &self.pool,
+        }
     }
 
-    /// Arrays over these buffers, in the nest of an item.
-    fn nest(&self, py: Python<'_>, buffers: Vec<PooledBytes>, items: usize) -> PyResult<Py<PyAny>> {
-        let arrays = buffers
-            .into_iter()
-            .zip(&self.outputs)
-            .map(|(buffer, (_, cell))| {
-                let shape: Vec<usize> = std::iter::once(items)
-                    .chain(cell.shape.iter().copied())
-                    .collect();
-                arrays::from_bytes(py, buffer, cell.dtype, &shape)
-            });
-        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
-        Ok(self.structure.unflatten(py, arrays)?.unbind())
-    }
-
-    /// The bytes of a batch; `usize::MAX` if there are more.
-    fn batch_bytes(&self, items: usize) -> usize {
-        let bytes = self.outputs.iter().map(|(_, cell)| cell.bytes());
-        bytes
-            .fold(0_usize, usize::saturating_add)
-            .saturating_mul(items)
+    /// The columns of a batch of sequences of `length` steps.
+    ///
+    /// # Errors
+    /// `InvalidArgumentError` if `length` is not from 1 to the number of slots.
+    fn sequence_columns(&self, py: Python<'_>, length: usize) -> PyResult<BatchColumns<'_>> {
+        if !(1..=self.length).contains(&length) {
+            let text = format!("`length` must be from 1 to {}; got {length}", self.length);
+            return Err(errors::invalid(py, text));
+        }
+        Ok(BatchColumns {
+            structure: self.columns.structure(),
+            columns: Cow::Owned(self.columns.with_time_axis(length)),
+            pool: &self.pool,
+        })
     }
 }
 
@@ -302,6 +310,7 @@ impl ReplayBuffer {
             outputs: item_columns,
             pool: Arc::new(Pool::default()),
             envs: (0..num_envs).collect(),
+            length,
         })
     }
 
@@ -364,8 +373,9 @@ impl ReplayBuffer {
         replacement: bool,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<BufferBatch> {
-        let bytes = self.batch_bytes(batch_size);
-        let draw = |outputs: Vec<&mut [u8]>| {
+        let columns = self.item_columns();
+        let bytes = columns.batch_bytes(batch_size);
+        let (data, drawn) = columns.fill(py, batch_size, out, |outputs| {
             self.locked(py, bytes, |mut buffer| {
                 let drawn = buffer.draw(batch_size, replacement)?;
                 // Other threads can ask for the sizes while this one copies.
@@ -373,16 +383,69 @@ impl ReplayBuffer {
                 buffer.gather(&drawn.starts, outputs)?;
                 Ok(drawn)
             })
-        };
-        let (data, drawn) = if let Some(out) = out {
-            let mut arrays = OutputArrays::read(out, &self.structure, &self.outputs, batch_size)?;
-            (out.clone().unbind(), draw(arrays.bytes()?)?)
-        } else {
-            let mut buffers = self.allocate(py, batch_size)?;
-            let drawn = draw(buffers.iter_mut().map(|buffer| &mut **buffer).collect())?;
-            (self.nest(py, buffers, batch_size)?, drawn)
-        };
+        })?;
         Ok(BufferBatch::new(data, drawn, self.envs.len()))
+    }
+
+    /// Draws `n` sequences of `length` steps; see [`StepBuffer::draw_sequences`].
+    #[pyo3(signature = (n, length, seed, out = None))]
+    fn sample_sequences(
+        &self,
+        py: Python<'_>,
+        n: usize,
+        length: usize,
+        seed: u64,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<BufferBatch> {
+        let columns = self.sequence_columns(py, length)?;
+        let bytes = columns.batch_bytes(n);
+        let (data, drawn) = columns.fill(py, n, out, |outputs| {
+            self.reading(py, bytes, |buffer| {
+                let drawn = buffer.draw_sequences(n, length, seed)?;
+                buffer.gather_sequences(&drawn.starts, length, outputs)?;
+                Ok(drawn)
+            })
+        })?;
+        Ok(BufferBatch::new(data, drawn, self.envs.len()))
+    }
+
+    /// Reads the slots of these positions and the `length - 1` slots after each, whichever steps they contain now.
+    #[pyo3(signature = (env_ids, positions, length, out = None))]
+    fn read_sequences(
+        &self,
+        py: Python<'_>,
+        env_ids: &Bound<'_, PyArray1<i64>>,
+        positions: &Bound<'_, PyArray1<u64>>,
+        length: usize,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let columns = self.sequence_columns(py, length)?;
+        let (env_ids, positions) = (env_ids.readonly(), positions.readonly());
+        let (env_ids, positions) = (env_ids.as_array(), positions.as_array());
+        if env_ids.len() != positions.len() {
+            let text = format!(
+                "`env_ids` and `positions` must have the same length; got {} and {}",
+                env_ids.len(),
+                positions.len()
+            );
+            return Err(errors::invalid(py, text));
+        }
+        let starts = env_ids.iter().zip(positions.iter()).map(|(id, position)| {
+            let env = usize::try_from(*id).ok().and_then(|id| self.envs.get(id));
+            let env = env.ok_or_else(|| self.unknown_env(py, "each of `env_ids`", *id))?;
+            Ok((*env, *position))
+        });
+        let starts = starts.collect::<PyResult<Vec<_>>>()?;
+        let bytes = columns.batch_bytes(starts.len());
+        let (data, ()) = columns.fill(py, starts.len(), out, |outputs| {
+            self.reading(py, bytes, |buffer| {
+                let starts =
+                    (starts.iter()).map(|(env, position)| buffer.start_in_slot_of(*env, *position));
+                let starts: Vec<ItemStart> = starts.collect();
+                buffer.gather_sequences(&starts, length, outputs)
+            })
+        })?;
+        Ok(data)
     }
 
     fn epoch(slf: &Bound<'_, Self>) -> PyResult<Epoch> {
@@ -422,10 +485,7 @@ impl ReplayBuffer {
 
     /// Number of steps, and number of items.
     fn sizes(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
-        let lock = self.buffer.get(py)?;
-        let sizes = |buffer: &StepBuffer| (buffer.len(), buffer.num_items());
-        let free = lock.try_read().map(|buffer| sizes(&buffer));
-        Ok(free.unwrap_or_else(|| py.detach(|| sizes(&lock.read()))))
+        self.reading(py, 0, |buffer| Ok((buffer.len(), buffer.num_items())))
     }
 }
 
@@ -450,9 +510,10 @@ impl Epoch {
     fn next(&self, py: Python<'_>, batch_size: usize) -> PyResult<Option<BufferBatch>> {
         let this = self.buffer.get();
         let items = batch_size.min(self.keys().len());
-        let mut buffers = this.allocate(py, items)?;
+        let columns = this.item_columns();
+        let mut buffers = columns.allocate(py, items)?;
         let mut keys = std::mem::take(&mut *self.keys());
-        let bytes = this.batch_bytes(items);
+        let bytes = columns.batch_bytes(items);
         let item_bytes: Vec<usize> = this.outputs.iter().map(|(_, cell)| cell.bytes()).collect();
         let outputs: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
         let (drawn, keys) = this.locked(py, bytes, |buffer| {
@@ -468,7 +529,7 @@ impl Epoch {
         if items == 0 {
             return Ok(None);
         }
-        let data = this.nest(py, buffers, items)?;
+        let data = columns.nest(py, buffers, items)?;
         Ok(Some(BufferBatch::new(data, drawn, this.envs.len())))
     }
 }
