@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from engram import _engram
 from engram._text import column_text
-from engram.compat.tf_agents.replay_buffers._python_calls import GraphInvalidArgumentError
+from engram.compat.tf_agents.replay_buffers._python_calls import GraphInvalidArgumentError, invalid_argument
 
 __all__ = ["Columns"]
 
@@ -93,8 +93,13 @@ class Columns:
         """
         arrays = []
         for leaf, spec, (dtype, shape), name in zip(leaves, self.specs, self.layout, self._names, strict=True):
-            is_same_dtype = type(leaf) is np.ndarray and leaf.dtype == dtype
-            array = leaf if is_same_dtype else _as_tensor(leaf, spec, name).numpy()
+            if type(leaf) is np.ndarray and leaf.dtype == dtype:
+                array = leaf
+            else:
+                tensor = (
+                    leaf if isinstance(leaf, tf.Tensor) and leaf.dtype == spec.dtype else _as_tensor(leaf, spec, name)
+                )
+                array = tensor.numpy()
             if array.shape != (self.batch_size, *shape):
                 raise _wrong_shape(name, array.shape, (self.batch_size, *shape))
             arrays.append(array)
@@ -112,7 +117,7 @@ class Columns:
             tensor, shape = _as_tensor(leaf, spec, name), (self.batch_size, *spec.shape)
             if not tensor.shape.is_compatible_with(shape):
                 raise _wrong_shape(name, tensor.shape, shape)
-            tensors.append(tf.ensure_shape(tensor, shape))
+            tensors.append(tensor if tensor.shape.is_fully_defined() else tf.ensure_shape(tensor, shape))
         return tensors
 
 
@@ -124,7 +129,7 @@ def _as_tensor(leaf: Any, spec: Any, name: str) -> Any:  # noqa: ANN401, a tenso
 
 
 def _wrong_shape(name: str, shape: Sequence[int | None], expected: Sequence[int]) -> GraphInvalidArgumentError:
-    return GraphInvalidArgumentError(
+    return invalid_argument(
         f"`items`: {_describe(name)} must have shape {list(expected)}, with the batch axis first; got {list(shape)}"
     )
 

@@ -2,25 +2,34 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from engram.data._exit_guard import ExitGuard
 
-__all__ = ["GraphInvalidArgumentError", "call_python"]
+__all__ = ["GraphInvalidArgumentError", "call_python", "invalid_argument", "without_autograph"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _exit_guard = ExitGuard()
 
 
-class GraphInvalidArgumentError(tf.errors.InvalidArgumentError, ValueError):  # type: ignore[misc]  # TensorFlow has no types
+class GraphInvalidArgumentError(tf.errors.InvalidArgumentError, ValueError):
     """An `InvalidArgumentError` that can also be raised in a graph.
 
     TensorFlow reports a ValueError of a Python function as an `InvalidArgumentError`, and its own errors as unknown.
     """
 
-    def __init__(self, message: str) -> None:
-        super().__init__(None, None, message)
+
+def invalid_argument(message: str) -> GraphInvalidArgumentError:
+    """Returns an error with this text."""
+    return GraphInvalidArgumentError(None, None, message)
+
+
+def without_autograph(function: _Function) -> _Function:
+    """Decorator: AutoGraph does not convert the function, nor what it calls."""
+    return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]  # TensorFlow has no types
 
 
 def call_python(
@@ -47,7 +56,7 @@ def call_python(
         arrays = method(*constants, *[tensor.numpy() for tensor in inputs])
         return [tf.constant(array, spec.dtype) for array, spec in zip(arrays, specs, strict=True)]
     _exit_guard.register()
-    reference = weakref.WeakMethod(method)  # type: ignore[arg-type]  # it is a bound method
+    reference = weakref.WeakMethod(method)
 
     def call(*arrays: Any) -> Sequence[Any]:  # noqa: ANN401, arrays
         with _exit_guard as may_run:

@@ -13,7 +13,7 @@ from engram.buffers.items import Steps
 from engram.compat.tf_agents.replay_buffers._columns import Columns
 from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
 from engram.compat.tf_agents.replay_buffers._empty import why_empty
-from engram.compat.tf_agents.replay_buffers._python_calls import GraphInvalidArgumentError, call_python
+from engram.compat.tf_agents.replay_buffers._python_calls import call_python, invalid_argument
 from engram.compat.tf_agents.replay_buffers._ring_checkpoint import decode, encode
 from engram.specs import ArraySpec
 
@@ -22,7 +22,7 @@ __all__ = ["RingStorage"]
 Array = npt.NDArray[Any]
 
 
-class RingStorage(tf.train.experimental.PythonState):  # type: ignore[misc]  # TensorFlow has no types
+class RingStorage(tf.train.experimental.PythonState):
     """Stores items in a ring; a checkpoint contains them.
 
     The ring numbers the steps of a segment without end. `clear` and restoring a checkpoint begin a new numbering of the
@@ -51,7 +51,7 @@ class RingStorage(tf.train.experimental.PythonState):  # type: ignore[misc]  # T
 
     def _check_not_empty(self, length: int) -> None:
         if length > self._num_stored:
-            raise GraphInvalidArgumentError(why_empty(self._num_stored, length, self._max_length))
+            raise invalid_argument(why_empty(self._num_stored, length, self._max_length))
 
     def variables(self) -> list[Any]:
         """Variables: none."""

@@ -8,12 +8,12 @@ import tensorflow as tf
 from engram.compat.tf_agents.replay_buffers._columns import Columns
 from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
 from engram.compat.tf_agents.replay_buffers._empty import EMPTY, why_empty
-from engram.compat.tf_agents.replay_buffers._python_calls import GraphInvalidArgumentError
+from engram.compat.tf_agents.replay_buffers._python_calls import invalid_argument
 
 __all__ = ["TableStorage"]
 
 
-class TableStorage(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
+class TableStorage(tf.Module):
     """Stores items in a table, and the id of each row in another one.
 
     Item `id` of a segment is in the row `segment * max_length + id % max_length`.
@@ -113,8 +113,9 @@ class TableStorage(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
 
     def _read_rows(self, rows: Any, axes: Sequence[int | None]) -> list[Any]:  # noqa: ANN401, tensors
         leaves = tf.nest.flatten(self._table.read(rows))
-        specs = self._columns.with_axes(axes)
-        return [tf.ensure_shape(leaf, spec.shape) for leaf, spec in zip(leaves, specs, strict=True)]
+        for leaf, spec in zip(leaves, self._columns.specs, strict=True):
+            leaf.set_shape([*axes, *spec.shape])
+        return leaves  # type: ignore[no-any-return]  # TensorFlow has no types
 
     def _check_not_empty(self, added: Any, length: int) -> list[Any]:  # noqa: ANN401, tensors
         """Raises an error if segments have fewer than `length` items; in a graph, returns operations that do so."""
@@ -123,7 +124,7 @@ class TableStorage(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
             text = f"{EMPTY} `max_length` is {self._max_length}, `num_steps` is {length}, and it has consecutive items:"
             return [tf.debugging.Assert(stored >= length, [text, stored])]
         if stored < length:
-            raise GraphInvalidArgumentError(why_empty(int(stored), length, self._max_length))
+            raise invalid_argument(why_empty(int(stored), length, self._max_length))
         return []
 
 

@@ -8,6 +8,8 @@ from engram._extras import importing_extra
 with importing_extra("tensorflow", "engram.compat.tf_agents"):
     import tensorflow as tf
 
+    from engram.compat.tf_agents.replay_buffers._python_calls import without_autograph
+
 __all__ = ["ReplayBuffer"]
 
 
@@ -29,7 +31,7 @@ class ReplayBuffer(tf.Module):
         Args:
             data_spec: Nest of `tf.TensorSpec` that describes one item, without a batch axis.
             capacity: Maximum number of items.
-            stateful_dataset: If True, datasets are marked as having stateful operations.
+            stateful_dataset: Without effect: TensorFlow 2.15 and newer have no mark for stateful datasets.
         """
         super().__init__()
         self._settings = _Settings(data_spec, capacity, stateful_dataset)
@@ -46,13 +48,15 @@ class ReplayBuffer(tf.Module):
 
     @property
     def stateful_dataset(self) -> bool:
-        """True if datasets are marked as having stateful operations."""
+        """The argument of the constructor."""
         return self._settings.stateful_dataset
 
+    @without_autograph
     def num_frames(self) -> Any:  # noqa: ANN401, a tensor
         """Number of items in the buffer, an int64 tensor `[]`."""
         return self._num_frames()
 
+    @without_autograph
     def add_batch(self, items: Any) -> Any:  # noqa: ANN401, a nest
         """Adds a batch of items.
 
@@ -64,6 +68,7 @@ class ReplayBuffer(tf.Module):
         """
         return self._add_batch(items)
 
+    @without_autograph
     def get_next(
         self,
         sample_batch_size: int | None = None,
@@ -82,6 +87,7 @@ class ReplayBuffer(tf.Module):
         """
         return self._get_next(sample_batch_size, num_steps, time_stacked)
 
+    @without_autograph
     def as_dataset(
         self,
         sample_batch_size: int | None = None,
@@ -91,6 +97,9 @@ class ReplayBuffer(tf.Module):
         single_deterministic_pass: bool = False,  # noqa: FBT001, FBT002, TF-Agents' signature
     ) -> Any:  # noqa: ANN401, a dataset
         """Creates a dataset of the buffer's items.
+
+        An element is created when it is requested: tf.data's automatic prefetching is disabled, as it would make what a
+        program samples depend on time. Call `prefetch`.
 
         Args:
             sample_batch_size: Number of draws per element. Default: one, without a batch axis.
@@ -112,17 +121,16 @@ class ReplayBuffer(tf.Module):
             )
         create = self._single_deterministic_pass_dataset if single_deterministic_pass else self._as_dataset
         dataset = create(sample_batch_size, num_steps, sequence_preprocess_fn, num_parallel_calls)
-        if self.stateful_dataset:
-            options = tf.data.Options()
-            options.experimental_allow_stateful = True
-            dataset = dataset.with_options(options)
-        dataset.replay_buffer = self  # kept alive: the functions of the dataset only have a weak reference
-        return dataset
+        options = tf.data.Options()
+        options.experimental_optimization.inject_prefetch = False
+        return dataset.with_options(options)
 
+    @without_autograph
     def gather_all(self) -> Any:  # noqa: ANN401, a nest
         """Returns all items: nest of tensors `[batch_size, T, ...]`, in the order in which they were added."""
         return self._gather_all()
 
+    @without_autograph
     def clear(self) -> Any:  # noqa: ANN401, an operation
         """Removes all items.
 

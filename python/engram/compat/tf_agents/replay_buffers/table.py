@@ -97,8 +97,9 @@ class Table(tf.Module):
     @staticmethod
     def _write(variable: Any, rows: Any, value: Any) -> Any:  # noqa: ANN401, TensorFlow's
         value = tf.convert_to_tensor(value, variable.dtype)
-        shape = tf.concat([tf.shape(rows), variable.shape[1:]], 0)
-        return variable.scatter_update(tf.IndexedSlices(tf.broadcast_to(value, shape), rows))
+        if value.shape.rank == variable.shape.rank - 1 and rows.shape.rank != 0:
+            value = tf.broadcast_to(value, tf.concat([tf.shape(rows), variable.shape[1:]], 0))
+        return variable.scatter_update(tf.IndexedSlices(value, rows))
 
     def _or_all(self, slots: Any) -> Any:  # noqa: ANN401, a nest
         return self.slots if slots is None else slots

@@ -8,12 +8,14 @@ from typing import Any
 
 from engram import _checks
 from engram._extras import importing_extra
+from engram.errors import InvalidArgumentError
 
 with importing_extra("tensorflow", "engram.compat.tf_agents"):
     import tensorflow as tf
 
     from engram.compat.tf_agents.replay_buffers._columns import Columns
     from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass
+    from engram.compat.tf_agents.replay_buffers._python_calls import without_autograph
     from engram.compat.tf_agents.replay_buffers._ring_storage import RingStorage
     from engram.compat.tf_agents.replay_buffers._table_storage import TableStorage
     from engram.compat.tf_agents.replay_buffers.replay_buffer import ReplayBuffer
@@ -69,17 +71,16 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 `sample_batch_size` segments or `num_steps` items. Their tensors then have known shapes.
             dataset_window_shift: In datasets of a single deterministic pass: number of items from the beginning of one
                 sequence to that of the next. Default: `num_steps`.
-            stateful_dataset: If True, datasets are marked as having stateful operations.
+            stateful_dataset: Without effect: TensorFlow 2.15 and newer have no mark for stateful datasets.
 
         Raises:
-            InvalidArgumentError: A number is out of range.
-            ValueError: `data_spec` has no columns, or an axis has no known size.
+            ValueError: A number is out of range; or `data_spec` has no columns, or an axis without a known size.
             TypeError: A leaf of `data_spec` is not a `tf.TensorSpec`.
         """
-        batch_size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_I32)
-        max_length = _checks.integer("`max_length`", max_length, high=_MAX_CAPACITY // batch_size)
+        batch_size = _integer("`batch_size`", batch_size)
+        max_length = _integer("`max_length`", max_length, high=_MAX_CAPACITY // batch_size)
         if dataset_window_shift is not None:
-            dataset_window_shift = _checks.integer("`dataset_window_shift`", dataset_window_shift)
+            dataset_window_shift = _integer("`dataset_window_shift`", dataset_window_shift)
         super().__init__(data_spec, batch_size * max_length, stateful_dataset)
         self._options = _Options(
             batch_size, max_length, scope, device, table_fn, dataset_drop_remainder, dataset_window_shift
@@ -110,6 +111,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         """Variables of the tables of data and of ids, and the last id; none if the items are in Engram's memory."""
         return self._storage.variables()  # type: ignore[no-any-return]  # of two classes
 
+    @without_autograph
     def add_batch(self, items: Any) -> Any:  # noqa: ANN401, a nest
         """Adds one item to each segment. After an error, the buffer is unchanged.
 
@@ -125,6 +127,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         """
         return super().add_batch(items)
 
+    @without_autograph
     def get_next(
         self,
         sample_batch_size: int | None = None,
@@ -149,12 +152,13 @@ class TFUniformReplayBuffer(ReplayBuffer):
             - `probabilities`: float32 `[N]`: 1 divided by the number of sequences that could have been drawn.
 
         Raises:
-            InvalidArgumentError: `sample_batch_size` is negative, or `num_steps` is below 1.
+            ValueError: `sample_batch_size` is negative, or `num_steps` is below 1.
             tf.errors.InvalidArgumentError: No segment has `num_steps` items.
         """
         return super().get_next(sample_batch_size, num_steps, time_stacked)
 
-    def as_dataset(
+    @without_autograph
+    def as_dataset(  # type: ignore[override]  # without `sequence_preprocess_fn`, as in TF-Agents
         self,
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
@@ -163,7 +167,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
     ) -> Any:  # noqa: ANN401, a dataset
         """Creates a dataset of the buffer's items.
 
-        By default, it is infinite: each element is the result of a call `get_next(sample_batch_size, num_steps)`.
+        By default, it is infinite: each element is the result of a call `get_next(sample_batch_size, num_steps)`, made
+        when the element is requested. tf.data's automatic prefetching is disabled: call `prefetch`.
 
         With `single_deterministic_pass`, an iteration reads the items that the buffer has when the iteration begins:
 
@@ -185,8 +190,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
             A `tf.data.Dataset` of pairs as `get_next` returns them.
 
         Raises:
-            InvalidArgumentError: `sample_batch_size` or `num_steps` is out of range.
-            ValueError: `data_spec` contains lists; or `dataset_drop_remainder` would leave out all data.
+            ValueError: `sample_batch_size` or `num_steps` is out of range; `data_spec` contains lists; or
+                `dataset_drop_remainder` would leave out all data.
             tf.errors.InvalidArgumentError: On iteration: no segment has `num_steps` items.
         """
         return super().as_dataset(
@@ -236,7 +241,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
 
         # Drawn in order, so that results of parallel calls do not depend on which of them is first.
         seeds = tf.data.Dataset.random(rerandomize_each_iteration=True).batch(2, drop_remainder=True)
-        return seeds.map(_without_autograph(sample), num_parallel_calls)
+        return seeds.map(without_autograph(sample), num_parallel_calls)
 
     def _single_deterministic_pass_dataset(
         self,
@@ -271,9 +276,9 @@ class TFUniformReplayBuffer(ReplayBuffer):
                     leaves, ids = self._storage.read(frames, plan.part(number, num_added), plan)
                 return self._columns.pack(leaves), BufferInfo(ids, ())
 
-            return tf.data.Dataset.range(plan.num_parts(num_added)).map(_without_autograph(read))
+            return tf.data.Dataset.range(plan.num_parts(num_added)).map(without_autograph(read))
 
-        return tf.data.Dataset.from_tensors(0).flat_map(_without_autograph(parts))
+        return tf.data.Dataset.from_tensors(0).flat_map(without_autograph(parts))
 
     def _gather_all(self) -> Any:  # noqa: ANN401, a nest
         with self._placed():
@@ -293,8 +298,6 @@ class TFUniformReplayBuffer(ReplayBuffer):
 _MAX_CAPACITY = 2**40
 """Maximum of `batch_size * max_length`. More items would not fit into memory: the number is probably a mistake."""
 
-_without_autograph = tf.autograph.experimental.do_not_convert
-
 
 @dataclass(frozen=True)
 class _Options:
@@ -309,13 +312,22 @@ class _Options:
     window_shift: int | None
 
 
+def _integer(what: str, value: object, *, low: int = 1, high: int = _checks.MAX_I32) -> int:
+    """Returns an integer. Raises a ValueError, because AutoGraph replaces Engram's errors by its own."""
+    try:
+        return _checks.integer(what, value, low=low, high=high)
+    except InvalidArgumentError as error:
+        raise ValueError(str(error)) from None
+
+
 def _sizes(batch_size: object, num_steps: object, *, min_batch: int) -> tuple[int | None, int | None]:
     """Returns the arguments `sample_batch_size` and `num_steps` as numbers."""
-    if batch_size is not None:
-        batch_size = _checks.integer("`sample_batch_size`", batch_size, low=min_batch, high=_checks.MAX_BATCH)
-    if num_steps is not None:
-        num_steps = _checks.integer("`num_steps`", num_steps, high=_checks.MAX_I32)
-    return batch_size, num_steps
+    return (
+        None
+        if batch_size is None
+        else _integer("`sample_batch_size`", batch_size, low=min_batch, high=_checks.MAX_BATCH),
+        None if num_steps is None else _integer("`num_steps`", num_steps),
+    )
 
 
 def _check_no_preprocessing(sequence_preprocess_fn: object) -> None:
