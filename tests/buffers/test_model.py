@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram import selectors
-from engram.buffers import ReplayBuffer, Sequences, Steps, Transitions
+from engram.buffers import FrameStack, ReplayBuffer, Sequences, Steps, Transitions
 
 KINDS = st.one_of(
     st.just(Steps()),
@@ -22,10 +22,13 @@ ENDINGS = st.sampled_from([(False, False)] * 5 + [(True, False), (False, True), 
 class Pair:
     """A buffer and its model, to which the same is done."""
 
-    def __init__(self, length, num_envs, items, sampler):
+    def __init__(self, length, num_envs, items, sampler, frames=0):
         prioritized = isinstance(sampler, selectors.Prioritized)
-        self.buffer = ReplayBuffer(length * num_envs, num_envs, items=items, sampler=sampler, seed=1)
-        self.model = BufferModel(length, num_envs, items, prioritized=prioritized)
+        transforms = [FrameStack("obs", frames), FrameStack("pixels", frames)] if frames else ()
+        self.buffer = ReplayBuffer(
+            length * num_envs, num_envs, items=items, transforms=transforms, sampler=sampler, seed=1
+        )
+        self.model = BufferModel(length, num_envs, items, prioritized=prioritized, frames=frames)
         self.num_envs = num_envs
         self.number = 0
 
@@ -113,8 +116,10 @@ class Pair:
 @pytest.mark.parametrize("sampler", [selectors.Uniform(), selectors.Prioritized(0.5)])
 def test_a_buffer_agrees_with_the_model(sampler, data):
     items = data.draw(KINDS)
-    length, num_envs = items._max_steps + data.draw(st.integers(0, 8)), data.draw(st.integers(1, 3))
-    pair, ever = Pair(length, num_envs, items, sampler), {0, 1, 2**40}
+    frames = data.draw(st.sampled_from([0, 0, 2, 3, 4]))
+    length = items._max_steps + max(frames - 1, 0) + data.draw(st.integers(0, 8))
+    num_envs = data.draw(st.integers(1, 3))
+    pair, ever = Pair(length, num_envs, items, sampler, frames), {0, 1, 2**40}
     for _ in range(data.draw(st.integers(1, 12))):
         action = data.draw(st.integers(0, 9))
         if action == 0:

@@ -3,6 +3,7 @@
 //! [`Ring`] stores steps. [`RingItems`] defines which steps an item consists of. [`ItemIndex`] records which items can
 //! be sampled, and draws items. [`RingGather`] copies items into a batch. [`StepBuffer`] combines these.
 
+mod frame_stack;
 mod gather;
 mod index;
 mod items;
@@ -17,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::schema::CellSpec;
 use crate::shared_bytes::SharedBytes;
 use crate::text::describe_column;
+pub use frame_stack::FrameStack;
 pub use gather::{OutputColumn, OutputSource, RingGather};
 pub use index::{Drawn, ItemIndex, ItemStart};
 pub use items::{EpisodeColumns, RingItems};
@@ -43,6 +45,9 @@ pub struct Ring {
     /// Slots per environment.
     length: usize,
     episode_columns: Option<EpisodeColumns>,
+    /// Number of steps before those of an item that must also be stored, as far as they are in its episode, because
+    /// stacks of frames contain them.
+    lookback: usize,
 }
 
 /// The cells of one column.
@@ -99,7 +104,14 @@ impl Ring {
             envs: vec![EnvRing::default(); num_envs],
             length,
             episode_columns,
+            lookback: 0,
         })
+    }
+
+    /// Returns a ring whose items also need this many steps before them.
+    pub(crate) fn with_lookback(mut self, lookback: usize) -> Self {
+        self.lookback = lookback;
+        self
     }
 
     /// Number of environments.

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engram_core::pool::Pool;
 use engram_core::ring::{
-    Drawn, EpisodeColumns, ItemStart, OutputColumn, OutputSource, RingItems, StepBuffer,
-    StepBufferOptions,
+    Drawn, EpisodeColumns, FrameStack, ItemStart, OutputColumn, OutputSource, RingItems,
+    StepBuffer, StepBufferOptions,
 };
 use engram_core::{CellSpec, DType, Result, Shape, SharedBytes};
 use engram_engine::request_huge_pages;
@@ -50,12 +50,31 @@ struct BufferItemsConfig {
     at_end: String,
     discount: f64,
     structure: String,
-    /// Source, and its column.
-    columns: Vec<(String, usize)>,
+    columns: Vec<OutputColumnConfig>,
     names: Vec<String>,
     /// The columns `terminated` and `truncated`.
     episode_columns: Option<(usize, usize)>,
     reward_column: Option<usize>,
+}
+
+/// An `engram.buffers.items.OutputColumn`.
+#[derive(Debug, FromPyObject)]
+struct OutputColumnConfig {
+    source: String,
+    column: usize,
+    /// Number of stacked frames; 0 without a stack.
+    frames: usize,
+    earlier: usize,
+}
+
+impl OutputColumnConfig {
+    fn stack(&self) -> Option<FrameStack> {
+        (self.frames > 0).then(|| FrameStack {
+            frames: self.frames,
+            earlier: self.earlier,
+            includes_step: self.earlier != self.column,
+        })
+    }
 }
 
 impl BufferItemsConfig {
@@ -77,29 +96,37 @@ impl BufferItemsConfig {
     /// The columns of an item, given those of a step.
     fn outputs(&self, cells: &[CellSpec]) -> Vec<OutputColumn> {
         let time = self.items().time_axis();
-        let columns = self.columns.iter().map(|(source, column)| {
+        let columns = self.columns.iter().map(|output| {
             let scalar = |dtype| (dtype, Shape::new());
-            let (source, (dtype, shape)) = match source.as_str() {
+            let (source, (dtype, shape)) = match output.source.as_str() {
                 "return" => (OutputSource::Return, scalar(DType::Float32)),
                 "discount" => (OutputSource::Discount, scalar(DType::Float32)),
                 "num_steps" => (OutputSource::NumSteps, scalar(DType::Int32)),
                 "valid" => (OutputSource::Valid, scalar(DType::Bool)),
                 "learning" => (OutputSource::Learning, scalar(DType::Bool)),
                 "is_first" => (OutputSource::IsFirst, scalar(DType::Bool)),
-                _ => {
-                    let cell = &cells[*column];
-                    let source = match source.as_str() {
-                        "last" => OutputSource::Last(*column),
-                        "all" => OutputSource::All(*column),
-                        _ => OutputSource::First(*column),
+                source => {
+                    let cell = &cells[output.column];
+                    let source = match source {
+                        "last" => OutputSource::Last(output.column),
+                        "all" => OutputSource::All(output.column),
+                        _ => OutputSource::First(output.column),
                     };
                     (source, (cell.dtype, cell.shape.clone()))
                 }
             };
-            let shape = time.into_iter().chain(shape).collect();
+            let stack = output.stack();
+            let axes = time
+                .into_iter()
+                .chain(stack.map(|stack| stack.frames))
+                .chain(shape);
             OutputColumn {
                 source,
-                cell: CellSpec { dtype, shape },
+                cell: CellSpec {
+                    dtype,
+                    shape: axes.collect(),
+                },
+                stack,
             }
         });
         columns.collect()

@@ -6,5 +6,6 @@ See docs/buffers.md. For tables that several processes share, or that survive a 
 from engram.buffers.buffer_batch import BufferBatch, BufferBatchInfo
 from engram.buffers.items import Sequences, Steps, Transitions
 from engram.buffers.replay_buffer import ReplayBuffer
+from engram.buffers.transforms import FrameStack
 
-__all__ = ["BufferBatch", "BufferBatchInfo", "ReplayBuffer", "Sequences", "Steps", "Transitions"]
+__all__ = ["BufferBatch", "BufferBatchInfo", "FrameStack", "ReplayBuffer", "Sequences", "Steps", "Transitions"]

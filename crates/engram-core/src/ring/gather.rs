@@ -2,7 +2,8 @@
 
 use super::sequences::{Sequence, sequence};
 use super::{
-    ENDED, EpisodeColumns, FIRST, ItemStart, Ring, RingItems, StepBufferOptions, TERMINATED,
+    ENDED, EpisodeColumns, FIRST, FrameStack, ItemStart, Ring, RingItems, StepBufferOptions,
+    TERMINATED,
 };
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -38,8 +39,10 @@ pub enum OutputSource {
 pub struct OutputColumn {
     /// What it contains.
     pub source: OutputSource,
-    /// Dtype and shape of what one item has in this column, with the time axis.
+    /// Dtype and shape of what one item has in this column, with the axes of time and of stacked frames.
     pub cell: CellSpec,
+    /// How the cells of a column of the ring are stacked.
+    pub stack: Option<FrameStack>,
 }
 
 /// Copies or computes the columns of a batch.
@@ -108,6 +111,14 @@ impl RingGather {
         })
     }
 
+    /// Number of steps before an item that its stacks of frames contain.
+    pub(super) fn lookback(&self) -> usize {
+        let stacks = self.outputs.iter().filter_map(|output| output.stack);
+        let steps =
+            stacks.map(|stack| (stack.frames - 1).saturating_sub(stack.includes_step.into()));
+        steps.max().unwrap_or(0)
+    }
+
     /// Copies items into one array per column. Each array has the bytes of all items.
     pub(super) fn gather(
         &self,
@@ -152,7 +163,7 @@ impl RingGather {
         let rows = rows_of(ring, starts);
         for (output, out) in self.outputs.iter().zip(outputs) {
             if let OutputSource::First(column) = output.source {
-                ring.columns[column].gather(&rows, out);
+                ring.gather_cells(column, output.stack, &rows, out);
             }
         }
     }
@@ -185,10 +196,12 @@ impl RingGather {
         for (output, out) in self.outputs.iter().zip(outputs) {
             let all = transitions.iter();
             match output.source {
-                OutputSource::First(column) => ring.columns[column].gather(&rows, out),
+                OutputSource::First(column) => {
+                    ring.gather_cells(column, output.stack, &rows, out);
+                }
                 OutputSource::Last(column) => {
                     let rows: Vec<usize> = all.map(|transition| transition.last_row).collect();
-                    ring.columns[column].gather(&rows, out);
+                    ring.gather_cells(column, output.stack, &rows, out);
                 }
                 OutputSource::Return => {
                     write_all(out, all.map(|each| to_f32_bytes(each.reward_sum)));
@@ -242,7 +255,10 @@ impl RingGather {
                 .iter()
                 .zip(out.chunks_exact_mut(output.cell.bytes().max(1)));
             match output.source {
-                OutputSource::All(column) => ring.copy_sequences(column, sequences, out),
+                OutputSource::All(column) => match output.stack {
+                    None => ring.copy_sequences(column, sequences, out),
+                    Some(stack) => ring.copy_stacked_sequences(column, stack, sequences, out),
+                },
                 OutputSource::Valid => each.for_each(|(sequence, out)| {
                     out.fill(0);
                     out[sequence.copies..sequence.copies + sequence.steps].fill(1);
@@ -264,6 +280,22 @@ impl RingGather {
                 }),
                 _ => {}
             }
+        }
+    }
+}
+
+impl Ring {
+    /// Copies the cells of a column in these rows, or the stacks that end with them, one after the other.
+    fn gather_cells(
+        &self,
+        column: usize,
+        stack: Option<FrameStack>,
+        rows: &[usize],
+        out: &mut [u8],
+    ) {
+        match stack {
+            None => self.columns[column].gather(rows, out),
+            Some(stack) => self.gather_stacks(column, stack, rows, out),
         }
     }
 }

@@ -61,7 +61,8 @@ impl StepBuffer {
             options.num_envs,
             options.length,
             options.episode_columns,
-        )?;
+        )?
+        .with_lookback(gather.lookback());
         Ok(Self {
             index: ItemIndex::new(&ring, options.exponent),
             ring,
