@@ -50,7 +50,7 @@ impl StepBuffer {
     /// Creates an empty buffer.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if a column is too large. [`Error::Signature`] if the column of the rewards or one of the
+    /// [`Error::OutOfMemory`] if it needs too much memory. [`Error::Signature`] if the column of the rewards or one of the
     /// `episode_columns` has a dtype or shape that is not allowed.
     pub fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
         let gather = RingGather::new(options)?;
@@ -62,7 +62,7 @@ impl StepBuffer {
             options.episode_columns,
         )?;
         Ok(Self {
-            index: ItemIndex::new(&ring, options.exponent),
+            index: ItemIndex::new(&ring, options.exponent)?,
             ring,
             items: options.items,
             gather,
@@ -163,7 +163,10 @@ impl StepBuffer {
     }
 
     /// The keys of all items in random order.
-    pub fn shuffled_keys(&mut self) -> Vec<u64> {
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn shuffled_keys(&mut self) -> Result<Vec<u64>> {
         self.index.shuffled_keys(&mut self.rng)
     }
 
