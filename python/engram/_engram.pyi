@@ -23,6 +23,7 @@ __all__ = [
     "VectorWriter",
     "__version__",
     "after_fork_in_child",
+    "check_env_ids",
     "flatten",
     "import_reverb",
     "inspect",
@@ -34,6 +35,7 @@ __all__ = [
 __version__: str
 
 def after_fork_in_child() -> None: ...
+def check_env_ids(env_ids: npt.ArrayLike, num_envs: int) -> None: ...
 def set_long_wait(seconds: float) -> None: ...
 def flatten(tree: Any) -> tuple[list[Any], list[str], str]: ...  # leaves, their names, structure as JSON
 

@@ -1,11 +1,12 @@
 """Batches: nests, memory, dtypes, `out`; what keys, `repr` and threads do."""
 
+import sys
 import threading
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from support import raises
+from support import raises, wait_until
 
 from engram import ArraySpec, selectors
 from engram.buffers import BufferBatch, ReplayBuffer, Sequences, Steps, Transitions
@@ -195,6 +196,32 @@ def test_no_batch_has_a_step_that_is_partly_written():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_other_threads_run_while_long_transitions_are_read():
+    """The batch is small, but its items have 10,000 steps each."""
+    buffer = ReplayBuffer(20_000, items=Transitions(n_step=10_000, discount=1.0), seed=0)
+    columns = {"reward": np.float32, "next_obs": np.int8, "terminated": bool, "truncated": bool}
+    buffer.add_steps({name: np.zeros((1, 20_000), dtype) for name, dtype in columns.items()})
+    runs, stop = [], threading.Event()
+
+    def run():
+        while not stop.wait(0.001):
+            runs.append(None)
+
+    thread = threading.Thread(target=run)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # so that threads change only where the GIL is released
+    try:
+        thread.start()
+        wait_until(lambda: runs)
+        before = len(runs)
+        buffer.sample(5_000)
+        assert len(runs) > before + 3  # the GIL is also released before or after the call
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        thread.join()
 
 
 def test_a_subclass_may_override_methods():

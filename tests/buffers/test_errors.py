@@ -172,6 +172,10 @@ def buffer(request):
 OTHER_KIND = (
     "column `action` must be int64, or of the same kind; got {}; convert it, or declare the dtype in `signature`"
 )
+MASKED = (
+    "column `{}` is a masked array, and its masked elements would be stored as if they were valid; pass "
+    "`array.filled(value)`, or its data and its mask as two columns"
+)
 REJECTED_STEPS = [
     (
         lambda buffer: buffer.add({"obs": STEP["obs"]}, env_id=0),
@@ -223,6 +227,22 @@ REJECTED_STEPS = [
         "column `reward` must be an array of numbers or a number; got text",
     ),
     (
+        lambda buffer: buffer.add(STEP | {"obs": np.ma.masked_equal(STEP["obs"], 0)}, env_id=0),
+        MASKED.format("obs"),
+    ),
+    (
+        lambda buffer: buffer.add(STEP | {"reward": np.ma.masked}, env_id=0),
+        MASKED.format("reward"),
+    ),
+    (
+        lambda buffer: buffer.add_batch(batch(2, reward=np.ma.zeros(2))),
+        MASKED.format("reward"),
+    ),
+    (
+        lambda buffer: buffer.add_steps({name: np.ma.array(column[:, None]) for name, column in batch(2).items()}),
+        MASKED.format("action"),
+    ),
+    (
         lambda buffer: buffer.add(STEP | {"obs": [0.0] * 4}, env_id=0),
         (
             "all steps of a replay buffer must have the same columns, `action`, `obs`, `reward`; got `action`, "
@@ -265,6 +285,33 @@ ENV_IDS = [
         "`env_ids` must be integers with one axis; got [[0]]; for a mask, pass np.flatnonzero(mask)",
     ),
 ]
+
+
+EPISODES_TO_END = [
+    ([0, 2], "each of `env_ids` must be from 0 to 1; got 2"),
+    (np.array([-1]), "each of `env_ids` must be from 0 to 1; got -1"),
+    ([0, 1, 0], "`env_ids` must name each environment at most once; got 0 twice"),
+    (1, "`env_ids` must be integers with one axis; got 1; for a mask, pass np.flatnonzero(mask)"),
+    (
+        np.array([True, False]),
+        "`env_ids` must be integers with one axis; got array([ True, False]); for a mask, pass np.flatnonzero(mask)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("env_ids", "text"), EPISODES_TO_END)
+@pytest.mark.parametrize("first", [False, True])
+def test_rejected_ends_of_episodes_change_nothing(env_ids, text, first):
+    buffer = ReplayBuffer(20, 2, items=Transitions(n_step=2, discount=1.0))
+    if not first:
+        buffer.add(TRANSITION, env_id=0)
+    with raises(InvalidArgumentError, text):
+        buffer.end_episodes(env_ids=env_ids)
+    assert buffer.num_items == 0
+    buffer.end_episodes(env_ids=[1])
+    assert buffer.num_items == 0
+    buffer.end_episodes()
+    assert buffer.num_items == int(not first)
 
 
 @pytest.mark.parametrize(("add", "text"), ENV_IDS)

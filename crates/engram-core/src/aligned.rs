@@ -48,6 +48,21 @@ impl AlignedBytes {
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         Some(Self { ptr, len })
     }
+
+    /// The bytes as numbers; up to 7 bytes at the end are left out.
+    #[must_use]
+    pub fn as_f64s(&self) -> &[f64] {
+        // SAFETY: the buffer is aligned for `f64`, and has this many; all bits are valid.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().cast(), self.len / size_of::<f64>()) }
+    }
+
+    /// [`Self::as_f64s`] for changes.
+    #[must_use]
+    pub fn as_f64s_mut(&mut self) -> &mut [f64] {
+        let len = self.len / size_of::<f64>();
+        // SAFETY: as in `as_f64s`; `&mut self` is the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr().cast(), len) }
+    }
 }
 
 impl Deref for AlignedBytes {
@@ -169,6 +184,14 @@ mod tests {
         for too_large in [1 << 60, isize::MAX as usize, usize::MAX] {
             assert!(AlignedBytes::zeroed(too_large).is_none());
         }
+    }
+
+    #[test]
+    fn bytes_are_also_numbers() {
+        let mut bytes = AlignedBytes::zeroed(23).unwrap();
+        bytes.as_f64s_mut()[1] = 1.5;
+        assert_eq!(bytes.as_f64s(), [0.0, 1.5]);
+        assert_eq!(bytes[8..16], 1.5_f64.to_bits().to_le_bytes());
     }
 
     #[test]

@@ -31,6 +31,9 @@ const TERMINATED: u8 = 2;
 /// Flag of a row: the step is the first one of its episode, or the first one after `clear`.
 const FIRST: u8 = 4;
 
+/// What lacks memory, for error texts.
+const THE_BUFFER: &str = "the replay buffer";
+
 /// A ring of steps for each of several environments, column after column.
 ///
 /// A step has a position: the number of steps that its environment had before it. It is stored in slot `position mod
@@ -42,6 +45,8 @@ pub struct Ring {
     /// `ENDED`, `TERMINATED` and `FIRST` of each row; all zero without `episode_columns`.
     flags: AlignedBytes,
     envs: Vec<EnvRing>,
+    /// Number of steps stored.
+    len: usize,
     /// Slots per environment.
     length: usize,
     episode_columns: Option<EpisodeColumns>,
@@ -74,7 +79,7 @@ impl Ring {
     /// Creates an empty ring. Python has checked that there is at least one environment and one slot.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if a column is too large.
+    /// [`Error::OutOfMemory`] if a column or the number of environments is too large.
     pub fn new(
         cells: &[CellSpec],
         names: &[Box<str>],
@@ -100,8 +105,9 @@ impl Ring {
         });
         Ok(Self {
             columns: columns.collect::<Result<_>>()?,
-            flags: allocate(1, &|| "the replay buffer".into())?,
-            envs: vec![EnvRing::default(); num_envs],
+            flags: allocate(1, &|| THE_BUFFER.into())?,
+            envs: filled(EnvRing::default(), num_envs)?,
+            len: 0,
             length,
             episode_columns,
             lookback: 0,
@@ -129,13 +135,13 @@ impl Ring {
     /// Number of steps stored.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.envs.iter().map(|env| env.stored).sum()
+        self.len
     }
 
     /// True if no step is stored.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.envs.iter().all(|env| env.stored == 0)
+        self.len == 0
     }
 
     /// Adds `steps` consecutive steps of each of `envs`. Each of `columns` has the cells of the first of `envs`, then
@@ -160,7 +166,9 @@ impl Ring {
                 }
                 let env = &mut self.envs[*env];
                 env.added += part.len() as u64;
-                env.stored = self.length.min(env.stored + part.len());
+                let stored = self.length.min(env.stored + part.len());
+                self.len += stored - env.stored;
+                env.stored = stored;
                 env.next_slot = (env.next_slot + part.len()) % self.length;
             }
         }
@@ -231,6 +239,7 @@ impl Ring {
         for env in &mut self.envs {
             env.stored = 0;
         }
+        self.len = 0;
     }
 
     /// Position of the oldest stored step of an environment; that of its next step if none is stored.
@@ -271,4 +280,17 @@ impl Ring {
             slot + self.length - steps
         }
     }
+}
+
+/// `n` copies of a value.
+///
+/// # Errors
+/// [`Error::OutOfMemory`] if they cannot be allocated.
+fn filled<T: Clone>(value: T, n: usize) -> Result<Vec<T>> {
+    let mut values = Vec::new();
+    values
+        .try_reserve_exact(n)
+        .map_err(|_| Error::out_of_memory(THE_BUFFER, n.checked_mul(size_of::<T>())))?;
+    values.resize(n, value);
+    Ok(values)
 }

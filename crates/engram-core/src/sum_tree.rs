@@ -1,5 +1,9 @@
 //! A tree of partial sums, with which leaves are drawn with probability proportional to their weights.
 
+use std::fmt;
+use std::ops::{Index, IndexMut};
+
+use crate::aligned::AlignedBytes;
 use crate::pages::Pages;
 use crate::prefetch::prefetch_line;
 
@@ -15,16 +19,63 @@ const MAX_STALE_PARENTS: usize = 1024;
 /// Number of changed parents whose memory is prefetched before their sums are recomputed.
 const PREFETCHED_PARENTS: usize = 16;
 
+/// An array of sums, whose entries begin as 0.
+pub trait Sums: IndexMut<usize, Output = f64> + fmt::Debug {
+    /// The `FANOUT` entries from `index` on, a multiple of `FANOUT`.
+    fn group(&self, index: usize) -> &[f64];
+}
+
+/// Grows page by page.
+impl Sums for Pages<f64> {
+    fn group(&self, index: usize) -> &[f64] {
+        Self::group(self, index, FANOUT)
+    }
+}
+
+/// An array of fixed length. The system provides its memory as entries are written.
+#[derive(Debug)]
+pub struct FixedSums(AlignedBytes);
+
+impl FixedSums {
+    /// An array of at least `len` entries, in whole groups of `FANOUT`; `None` if the allocation fails.
+    fn new(len: usize) -> Option<Self> {
+        let bytes = len
+            .checked_next_multiple_of(FANOUT)?
+            .checked_mul(size_of::<f64>())?;
+        AlignedBytes::zeroed(bytes).map(Self)
+    }
+}
+
+impl Index<usize> for FixedSums {
+    type Output = f64;
+
+    fn index(&self, index: usize) -> &f64 {
+        &self.0.as_f64s()[index]
+    }
+}
+
+impl IndexMut<usize> for FixedSums {
+    fn index_mut(&mut self, index: usize) -> &mut f64 {
+        &mut self.0.as_f64s_mut()[index]
+    }
+}
+
+impl Sums for FixedSums {
+    fn group(&self, index: usize) -> &[f64] {
+        &self.0.as_f64s()[index..index + FANOUT]
+    }
+}
+
 /// The weights of leaves. Each entry above the leaves has the sum of the weights below it, and the smallest of those
 /// above 0.
 ///
 /// A parent is always recomputed from all its children, so rounding errors do not accumulate, and the sums depend only
 /// on the current weights.
 #[derive(Debug)]
-pub struct SumTree {
+pub struct SumTree<S = Pages<f64>> {
     /// `levels[0]` has the leaves. The children of entry `i` of a level are the entries `16 * i..16 * i + 16` of the
     /// level below.
-    levels: Vec<Level>,
+    levels: Vec<Level<S>>,
     /// Number of leaves with a weight above 0.
     non_zero: usize,
     /// Parents of leaves that changed since the last refresh. Neighbouring leaves share a parent, so one refresh after
@@ -35,18 +86,18 @@ pub struct SumTree {
 }
 
 #[derive(Debug)]
-struct Level {
+struct Level<S> {
     /// Sum of the weights below each entry; on level 0, the weights of the leaves.
-    sums: Pages<f64>,
-    /// Smallest non-zero weight below each entry; unused on level 0.
-    mins: Pages<f64>,
+    sums: S,
+    /// Smallest weight above 0 below each entry; 0 if there is none. Unused on level 0.
+    mins: S,
 }
 
-impl Level {
+impl Level<Pages<f64>> {
     fn new() -> Self {
         Self {
             sums: Pages::new(0.0),
-            mins: Pages::new(f64::INFINITY),
+            mins: Pages::new(0.0),
         }
     }
 }
@@ -61,6 +112,31 @@ impl Default for SumTree {
         };
         tree.ensure_index(0);
         tree
+    }
+}
+
+impl SumTree<FixedSums> {
+    /// A tree with this number of leaves, which does not grow; `None` if the allocation fails.
+    #[must_use]
+    pub fn with_leaves(leaf_count: usize) -> Option<Self> {
+        let mut levels = vec![Level {
+            sums: FixedSums::new(leaf_count)?,
+            mins: FixedSums::new(0)?,
+        }];
+        let mut entries = leaf_count;
+        while entries > 1 || levels.len() < 2 {
+            entries = entries.div_ceil(FANOUT).max(1);
+            levels.push(Level {
+                sums: FixedSums::new(entries)?,
+                mins: FixedSums::new(entries)?,
+            });
+        }
+        Some(Self {
+            levels,
+            non_zero: 0,
+            stale: Vec::new(),
+            leaf_count,
+        })
     }
 }
 
@@ -90,11 +166,11 @@ impl SumTree {
             entry /= FANOUT;
         }
     }
+}
 
-    /// Sets the weight of leaf `index`; grows the tree as needed. The weight must be finite and at
-    /// least 0.
+impl<S: Sums> SumTree<S> {
+    /// Sets the weight of leaf `index`, which must exist. The weight must be finite and at least 0.
     pub fn set(&mut self, index: usize, weight: f64) {
-        self.ensure_index(index);
         let old = std::mem::replace(&mut self.levels[0].sums[index], weight);
         self.non_zero += usize::from(weight > 0.0);
         self.non_zero -= usize::from(old > 0.0);
@@ -132,32 +208,28 @@ impl SumTree {
     /// Recomputes an entry from its children.
     fn refresh(&mut self, depth: usize, index: usize) {
         let below = &self.levels[depth - 1];
-        let sums = below.sums.group(index * FANOUT, FANOUT);
+        let sums = below.sums.group(index * FANOUT);
+        let mins = if depth == 1 {
+            sums
+        } else {
+            below.mins.group(index * FANOUT)
+        };
         // Four lanes, so that the compiler can use vector instructions.
         let (mut sums_of_lanes, mut smallest) = ([0.0; 4], [f64::INFINITY; 4]);
-        for part in sums.as_chunks::<4>().0 {
+        for (sums, mins) in sums.as_chunks::<4>().0.iter().zip(mins.as_chunks::<4>().0) {
             for lane in 0..4 {
-                sums_of_lanes[lane] += part[lane];
-                if depth == 1 && part[lane] > 0.0 && part[lane] < smallest[lane] {
-                    smallest[lane] = part[lane];
+                sums_of_lanes[lane] += sums[lane];
+                if mins[lane] > 0.0 && mins[lane] < smallest[lane] {
+                    smallest[lane] = mins[lane];
                 }
             }
         }
         let sum = (sums_of_lanes[0] + sums_of_lanes[1]) + (sums_of_lanes[2] + sums_of_lanes[3]);
-        if depth > 1 {
-            for part in below.mins.group(index * FANOUT, FANOUT).as_chunks::<4>().0 {
-                for lane in 0..4 {
-                    if part[lane] < smallest[lane] {
-                        smallest[lane] = part[lane];
-                    }
-                }
-            }
-        }
         let min = smallest[0]
             .min(smallest[1])
             .min(smallest[2].min(smallest[3]));
         self.levels[depth].sums[index] = sum;
-        self.levels[depth].mins[index] = min;
+        self.levels[depth].mins[index] = if min.is_finite() { min } else { 0.0 };
     }
 
     /// Prefetches leaf `index` and its siblings.
@@ -182,7 +254,8 @@ impl SumTree {
     #[must_use]
     pub fn min_weight(&mut self) -> f64 {
         self.refresh_stale();
-        self.levels[self.levels.len() - 1].mins[0]
+        let min = self.levels[self.levels.len() - 1].mins[0];
+        if min > 0.0 { min } else { f64::INFINITY }
     }
 
     /// Number of leaves with a weight above 0.
@@ -207,7 +280,7 @@ impl SumTree {
                 let below = &self.levels[depth - 1].sums;
                 let next = depth.checked_sub(2).map(|depth| &self.levels[depth].sums);
                 for (index, mass) in indices.iter_mut().zip(&mut remaining).take(masses.len()) {
-                    if let Some(group) = below.group(*index * FANOUT, FANOUT).first_chunk() {
+                    if let Some(group) = below.group(*index * FANOUT).first_chunk() {
                         let (child, rest) = descend(group, *mass);
                         *index = *index * FANOUT + child;
                         *mass = rest;
@@ -223,8 +296,8 @@ impl SumTree {
 }
 
 /// Prefetches the children of an entry: two cache lines.
-fn prefetch_group(sums: &Pages<f64>, parent: usize) {
-    let group = sums.group(parent * FANOUT, FANOUT);
+fn prefetch_group(sums: &impl Sums, parent: usize) {
+    let group = sums.group(parent * FANOUT);
     prefetch_line(&raw const group[0]);
     prefetch_line(&raw const group[FANOUT / 2]);
 }
@@ -274,7 +347,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn find(tree: &mut SumTree, mass: f64) -> usize {
+    fn find(tree: &mut SumTree<impl Sums>, mass: f64) -> usize {
         let mut leaves = Vec::new();
         tree.find(&[mass], &mut leaves);
         leaves[0]
@@ -282,7 +355,8 @@ mod tests {
 
     #[test]
     fn a_mass_at_the_end_finds_the_last_non_zero_leaf() {
-        let mut tree = SumTree::default();
+        let mut tree = SumTree::with_leaves(10).unwrap();
+        assert!(tree.min_weight().is_infinite());
         for leaf in 0..9 {
             tree.set(leaf, 0.1);
         }
@@ -300,9 +374,10 @@ mod tests {
     #[test]
     fn grows_without_losing_weight() {
         let mut tree = SumTree::default();
-        tree.set(0, 1.0);
-        tree.set(1_000_000, 2.0);
-        tree.set(17, 4.0);
+        for (leaf, weight) in [(0, 1.0), (1_000_000, 2.0), (17, 4.0)] {
+            tree.ensure_index(leaf);
+            tree.set(leaf, weight);
+        }
         assert!((tree.total() - 7.0).abs() < 1e-12);
         assert_eq!(find(&mut tree, 0.5), 0);
         assert_eq!(find(&mut tree, 1.5), 17);
@@ -315,28 +390,47 @@ mod tests {
             sets in prop::collection::vec((0..600_usize, 0..5_u32), 1..200),
             units in prop::collection::vec(0.0..1.0_f64, 1..80),
         ) {
-            let mut tree = SumTree::default();
-            let mut model = vec![0.0_f64; 600];
-            for (leaf, weight) in sets {
-                tree.set(leaf, f64::from(weight));
-                model[leaf] = f64::from(weight);
+            let last = sets.iter().map(|(leaf, _)| *leaf).max().unwrap();
+            let mut growing = SumTree::default();
+            for (leaf, _) in &sets {
+                growing.ensure_index(*leaf);
             }
-            // Small integers: every sum is exact.
-            let total: f64 = model.iter().sum();
-            prop_assert!(tree.total().total_cmp(&total).is_eq());
-            prop_assert_eq!(tree.non_zero(), model.iter().filter(|w| **w > 0.0).count());
-            let min = model.iter().copied().filter(|w| *w > 0.0).fold(f64::INFINITY, f64::min);
-            prop_assert!(tree.min_weight().total_cmp(&min).is_eq());
-            if total > 0.0 {
-                let masses: Vec<f64> = units.iter().map(|u| u * total).collect();
-                let mut leaves = Vec::new();
-                tree.find(&masses, &mut leaves);
-                for (mass, leaf) in masses.iter().zip(leaves) {
-                    let mut before = 0.0;
-                    let expected = model.iter().position(|w| { before += w; *mass < before });
-                    prop_assert_eq!(Some(leaf), expected);
-                }
+            check(&mut growing, &sets, &units)?;
+            check(&mut SumTree::with_leaves(last + 1).unwrap(), &sets, &units)?;
+        }
+    }
+
+    /// Sets weights and compares the tree with a list of them.
+    fn check(
+        tree: &mut SumTree<impl Sums>,
+        sets: &[(usize, u32)],
+        units: &[f64],
+    ) -> Result<(), TestCaseError> {
+        let mut model = vec![0.0_f64; 600];
+        for (leaf, weight) in sets {
+            tree.set(*leaf, f64::from(*weight));
+            model[*leaf] = f64::from(*weight);
+        }
+        // Small integers: every sum is exact.
+        let total: f64 = model.iter().sum();
+        prop_assert!(tree.total().total_cmp(&total).is_eq());
+        prop_assert_eq!(tree.non_zero(), model.iter().filter(|w| **w > 0.0).count());
+        let positive = model.iter().copied().filter(|w| *w > 0.0);
+        let min = positive.fold(f64::INFINITY, f64::min);
+        prop_assert!(tree.min_weight().total_cmp(&min).is_eq());
+        if total > 0.0 {
+            let masses: Vec<f64> = units.iter().map(|u| u * total).collect();
+            let mut leaves = Vec::new();
+            tree.find(&masses, &mut leaves);
+            for (mass, leaf) in masses.iter().zip(leaves) {
+                let mut before = 0.0;
+                let expected = model.iter().position(|w| {
+                    before += w;
+                    *mass < before
+                });
+                prop_assert_eq!(Some(leaf), expected);
             }
         }
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use pyo3::types::{PyModule, PyType};
 use crate::dtypes;
 use crate::errors;
 use crate::fast_path::scalar_bytes;
-use crate::leaf::{Leaf, bytes_of, describe_column};
+use crate::leaf::{Leaf, bytes_of, check_not_masked, describe_column};
 use crate::step_flattener::structure_differs;
 use crate::structure::{Leaves, Structure, with_array_hint};
 
@@ -207,6 +207,9 @@ impl StepColumn {
             return Ok(Cells::Number(bytes, self.cell.dtype.size()));
         }
         if let Ok(array) = value.cast::<PyUntypedArray>() {
+            if value.cast_exact::<PyUntypedArray>().is_err() {
+                check_not_masked(array, name)?;
+            }
             let descr = array.dtype();
             let same_dtype =
                 descr.is(&self.dtype) || dtypes::from_numpy(&descr) == Some(self.cell.dtype);

@@ -302,7 +302,7 @@ fn fits(number: DType, column: DType) -> bool {
 ///
 /// # Errors
 /// `SignatureError` for a masked array.
-fn check_not_masked(array: &Bound<'_, PyUntypedArray>, path: &str) -> PyResult<()> {
+pub(crate) fn check_not_masked(array: &Bound<'_, PyUntypedArray>, path: &str) -> PyResult<()> {
     static MASKED_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = array.py();
     let class = MASKED_ARRAY.get_or_try_init(py, || {

@@ -6,6 +6,7 @@ mod batch;
 mod batched_writer;
 mod buffer_batch;
 mod buffer_columns;
+mod buffer_env_ids;
 mod buffer_output;
 mod buffer_steps;
 mod config;
@@ -67,6 +68,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<vector_writer::VectorWriter>()?;
     module.add_class::<writer::TrajectoryWriter>()?;
     module.add_class::<stream::PyStream>()?;
+    module.add_function(wrap_pyfunction!(buffer_env_ids::check_env_ids, module)?)?;
     module.add_function(wrap_pyfunction!(gil::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(reverb_import::import_reverb, module)?)?;
     module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;

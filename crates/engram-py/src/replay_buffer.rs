@@ -16,11 +16,12 @@ use pyo3::prelude::*;
 
 use crate::buffer_batch::BufferBatch;
 use crate::buffer_columns::BatchColumns;
+use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids, unknown_env};
 use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
 use crate::gil::ForkGuard;
 use crate::leaf::{MIN_DETACHED_BYTES, prevent_resize};
 use crate::structure::Structure;
-use crate::{arguments, config, errors};
+use crate::{config, errors};
 
 /// A ring of steps per environment, and the items that are sampled from it.
 #[pyclass(frozen, module = "engram._engram")]
@@ -33,6 +34,8 @@ pub(crate) struct ReplayBuffer {
     structure: Arc<Structure>,
     /// Names, dtypes and shapes of the columns of an item, with the time axis.
     outputs: Vec<(String, CellSpec)>,
+    /// Maximum number of steps of an item.
+    steps_per_item: usize,
     pool: Arc<Pool>,
     /// The numbers of all environments, from 0 on.
     envs: Vec<usize>,
@@ -214,47 +217,12 @@ impl ReplayBuffer {
         Ok(())
     }
 
-    /// The environments that the argument `env_ids` names; all of them for None.
-    fn read_env_ids(&self, env_ids: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<usize>> {
-        let Some(given) = env_ids else {
-            return Ok(self.envs.clone());
-        };
-        let py = given.py();
-        let ids = if let Ok(array) = given.cast::<PyArray1<i64>>() {
-            array.readonly()
-        } else {
-            let module = py.import("engram.buffers._steps")?;
-            let array = module.getattr("env_id_array")?.call1((given,))?;
-            array.cast_into::<PyArray1<i64>>()?.readonly()
-        };
-        let mut seen = vec![false; self.envs.len()];
-        let ids = ids.as_array();
-        let checked = ids.iter().map(|id| {
-            let index = usize::try_from(*id)
-                .ok()
-                .filter(|index| *index < seen.len());
-            match index {
-                Some(index) if !std::mem::replace(&mut seen[index], true) => Ok(index),
-                Some(index) => Err(errors::invalid(
-                    py,
-                    format!("`env_ids` must name each environment at most once; got {index} twice"),
-                )),
-                None => Err(self.unknown_env(py, "each of `env_ids`", *id)),
-            }
-        });
-        checked.collect()
-    }
-
-    fn unknown_env(&self, py: Python<'_>, what: &str, id: i64) -> PyErr {
-        let last = self.envs.len() - 1;
-        errors::invalid(py, format!("{what} must be from 0 to {last}; got {id}"))
-    }
-
     /// The columns of a batch of the buffer's items.
     fn item_columns(&self) -> BatchColumns<'_> {
         BatchColumns {
             structure: &self.structure,
             columns: Cow::Borrowed(&self.outputs),
+            steps_per_item: self.steps_per_item,
             pool: &self.pool,
         }
     }
@@ -271,6 +239,7 @@ impl ReplayBuffer {
         Ok(BatchColumns {
             structure: self.columns.structure(),
             columns: Cow::Owned(self.columns.with_time_axis(length)),
+            steps_per_item: length,
             pool: &self.pool,
         })
     }
@@ -335,31 +304,16 @@ impl ReplayBuffer {
             columns,
             structure: Structure::parse(py, &items.structure)?,
             outputs: item_columns,
+            steps_per_item: items.burn_in + items.length,
             pool: Arc::new(Pool::default()),
-            envs: (0..num_envs).collect(),
+            envs: all_envs(py, num_envs)?,
             length,
         })
     }
 
     #[pyo3(signature = (step, *, env_id = None))]
     fn add(&self, step: &Bound<'_, PyAny>, env_id: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let py = step.py();
-        let env = match env_id {
-            Some(id) => {
-                let id = arguments::integer("`env_id`", id)?;
-                let env = usize::try_from(id).ok().and_then(|id| self.envs.get(id));
-                *env.ok_or_else(|| self.unknown_env(py, "`env_id`", id))?
-            }
-            None if self.envs.len() == 1 => 0,
-            None => {
-                let text = format!(
-                    "`env_id` must be given, because the buffer has {} environments; use `add_batch` to add a step of \
-                     each",
-                    self.envs.len()
-                );
-                return Err(errors::invalid(py, text));
-            }
-        };
+        let env = read_env_id(step.py(), env_id, &self.envs)?;
         self.add_to(&[env], step, LeadingAxes::None)
     }
 
@@ -369,7 +323,7 @@ impl ReplayBuffer {
         steps: &Bound<'_, PyAny>,
         env_ids: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let envs = self.read_env_ids(env_ids)?;
+        let envs = read_env_ids(env_ids, &self.envs)?;
         self.add_to(&envs, steps, LeadingAxes::Envs(envs.len()))
     }
 
@@ -379,13 +333,13 @@ impl ReplayBuffer {
         steps: &Bound<'_, PyAny>,
         env_ids: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let envs = self.read_env_ids(env_ids)?;
+        let envs = read_env_ids(env_ids, &self.envs)?;
         self.add_to(&envs, steps, LeadingAxes::EnvsAndSteps(envs.len()))
     }
 
     #[pyo3(signature = (*, env_ids = None))]
     fn end_episodes(&self, py: Python<'_>, env_ids: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let envs = self.read_env_ids(env_ids)?;
+        let envs = read_env_ids(env_ids, &self.envs)?;
         let bytes = envs.len().saturating_mul(BYTES_PER_PRIORITY_CHANGE);
         self.locked(py, bytes, |mut buffer| {
             buffer.end_episodes(&envs);
@@ -459,7 +413,8 @@ impl ReplayBuffer {
         }
         let starts = env_ids.iter().zip(positions.iter()).map(|(id, position)| {
             let env = usize::try_from(*id).ok().and_then(|id| self.envs.get(id));
-            let env = env.ok_or_else(|| self.unknown_env(py, "each of `env_ids`", *id))?;
+            let env =
+                env.ok_or_else(|| unknown_env(py, "each of `env_ids`", self.envs.len(), *id))?;
             Ok((*env, *position))
         });
         let starts = starts.collect::<PyResult<Vec<_>>>()?;
@@ -477,11 +432,7 @@ impl ReplayBuffer {
 
     fn epoch(slf: &Bound<'_, Self>) -> PyResult<Epoch> {
         let this = slf.get();
-        let keys = this.locked(
-            slf.py(),
-            usize::MAX,
-            |mut buffer| Ok(buffer.shuffled_keys()),
-        )?;
+        let keys = this.locked(slf.py(), usize::MAX, |mut buffer| buffer.shuffled_keys())?;
         Ok(Epoch {
             buffer: slf.clone().unbind(),
             keys: Mutex::new(keys),

@@ -151,6 +151,8 @@ class ReplayBuffer:
         """
         if self._native is not None:
             self._native.end_episodes(env_ids=env_ids)
+        elif env_ids is not None:
+            _engram.check_env_ids(env_ids, self._num_envs)
 
     def sample(self, batch_size: int, *, replacement: bool = True, out: Any = None) -> BufferBatch:  # noqa: ANN401
         """Draws items at random.
@@ -192,7 +194,7 @@ class ReplayBuffer:
 
         Raises:
             InvalidArgumentError: An argument is invalid.
-            OutOfMemoryError: A batch is too large to be allocated.
+            OutOfMemoryError: The keys of all items or a batch cannot be allocated.
         """
         size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
         _checks.boolean("`drop_last`", drop_last)

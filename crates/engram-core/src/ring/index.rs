@@ -5,14 +5,15 @@ use std::ops::Range;
 use hashbrown::HashSet;
 
 use super::largest::Largest;
-use super::{Ring, RingItems};
+use super::{Ring, RingItems, filled};
+use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
-use crate::pages::Pages;
 use crate::prefetch::prefetch_line;
 use crate::selector::{
     DrawDistribution, SelectorKind, TableRng, distribution, draw, uniform_below, weight,
 };
-use crate::sum_tree::SumTree;
+use crate::sum_tree::{FixedSums, SumTree};
+use crate::text::count;
 
 /// Priority of a new item if no item has a priority above 0.
 const DEFAULT_PRIORITY: f64 = 1.0;
@@ -56,8 +57,12 @@ pub struct Drawn {
 #[derive(Debug)]
 pub struct ItemIndex {
     ranges: Vec<StartRange>,
-    /// For each environment: the number of items of this environment and of all before it.
+    /// Number of items.
+    len: usize,
+    /// For each environment: the number of items of this environment and of all before it. Only with several
+    /// environments, and only while `ends_are_current`.
     ends: Vec<usize>,
+    ends_are_current: bool,
     priorities: Option<Priorities>,
 }
 
@@ -75,36 +80,43 @@ struct StartRange {
 #[derive(Debug)]
 struct Priorities {
     exponent: f64,
-    /// 0 for rows with which no item begins.
-    values: Pages<f64>,
+    /// One number per row; 0 for rows with which no item begins.
+    values: AlignedBytes,
     /// `values` raised to `exponent`.
-    tree: SumTree,
+    tree: SumTree<FixedSums>,
     largest: Largest,
 }
 
 impl Priorities {
-    fn new(exponent: f64, rows: usize) -> Self {
-        let mut values = Pages::new(0.0);
-        values.ensure_index(rows - 1);
-        let mut tree = SumTree::default();
-        tree.ensure_index(rows - 1);
-        Self {
+    fn new(exponent: f64, rows: usize) -> Result<Self> {
+        let bytes = rows.checked_mul(size_of::<f64>());
+        let too_large = || Error::out_of_memory("the sampler of the replay buffer", bytes);
+        Ok(Self {
             exponent,
-            values,
-            tree,
-            largest: Largest::new(rows),
-        }
+            values: bytes.and_then(AlignedBytes::zeroed).ok_or_else(too_large)?,
+            tree: SumTree::with_leaves(rows).ok_or_else(too_large)?,
+            largest: Largest::new(rows)?,
+        })
+    }
+
+    fn get(&self, row: usize) -> f64 {
+        self.values.as_f64s()[row]
     }
 
     fn set(&mut self, row: usize, priority: f64) {
-        let old = std::mem::replace(&mut self.values[row], priority);
+        let old = std::mem::replace(&mut self.values.as_f64s_mut()[row], priority);
         self.largest.change(row, old, priority);
         self.tree.set(row, weight(priority, self.exponent));
     }
 
+    /// Prefetches the priority of this row.
+    fn prefetch(&self, row: usize) {
+        prefetch_line(&raw const self.values.as_f64s()[row]);
+    }
+
     /// The priority of a new item.
     fn initial(&mut self) -> f64 {
-        let largest = self.largest.get(&self.values);
+        let largest = self.largest.get(self.values.as_f64s());
         if largest > 0.0 {
             largest
         } else {
@@ -115,18 +127,24 @@ impl Priorities {
 
 impl ItemIndex {
     /// The index of an empty ring. `exponent` is that of a `Prioritized` selector; `None` for a `Uniform` one.
-    pub(super) fn new(ring: &Ring, exponent: Option<f64>) -> Self {
-        Self {
-            ranges: vec![StartRange::default(); ring.num_envs()],
-            ends: vec![0; ring.num_envs()],
-            priorities: exponent
-                .map(|exponent| Priorities::new(exponent, ring.num_envs() * ring.length())),
-        }
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(super) fn new(ring: &Ring, exponent: Option<f64>) -> Result<Self> {
+        let rows = ring.num_envs() * ring.length();
+        let priorities = exponent.map(|exponent| Priorities::new(exponent, rows));
+        Ok(Self {
+            ranges: filled(StartRange::default(), ring.num_envs())?,
+            len: 0,
+            ends: filled(0, ring.num_envs())?,
+            ends_are_current: true,
+            priorities: priorities.transpose()?,
+        })
     }
 
     /// Number of items.
     pub(super) fn len(&self) -> usize {
-        self.ends.last().copied().unwrap_or(0)
+        self.len
     }
 
     /// Updates the items of these environments after steps were added to or removed from the ring.
@@ -165,28 +183,43 @@ impl ItemIndex {
                     priorities.set(row, initial);
                 }
             }
+            let new_len = range_len(&new);
+            if new_len != len {
+                self.len = self.len - len + new_len;
+                self.ends_are_current = false;
+            }
             self.ranges[env] = StartRange {
                 first: new.start,
                 slot: new_slot,
-                len: range_len(&new),
+                len: new_len,
             };
-        }
-        let mut end = 0;
-        for (range, env_end) in self.ranges.iter().zip(&mut self.ends) {
-            end += range.len;
-            *env_end = end;
         }
     }
 
-    /// The item at this index in the list of all items, environment after environment.
+    /// The items at these indices in the list of all items, environment after environment.
+    fn starts_at(&mut self, ring: &Ring, indices: impl Iterator<Item = usize>) -> Vec<ItemStart> {
+        // Recomputed here and not whenever steps are added: that would take long for each step of one of many
+        // environments.
+        if !self.ends_are_current && self.ranges.len() > 1 {
+            let mut end = 0;
+            for (range, env_end) in self.ranges.iter().zip(&mut self.ends) {
+                end += range.len;
+                *env_end = end;
+            }
+            self.ends_are_current = true;
+        }
+        indices.map(|index| self.start_at(ring, index)).collect()
+    }
+
+    /// See [`Self::starts_at`].
     fn start_at(&self, ring: &Ring, index: usize) -> ItemStart {
-        let env = if self.ends.len() == 1 {
-            0
+        let (env, offset) = if self.ranges.len() == 1 {
+            (0, index)
         } else {
-            self.ends.partition_point(|end| *end <= index)
+            let env = self.ends.partition_point(|end| *end <= index);
+            (env, index + self.ranges[env].len - self.ends[env])
         };
         let range = &self.ranges[env];
-        let offset = index + range.len - self.ends[env];
         ItemStart {
             env,
             position: range.first + offset as u64,
@@ -215,15 +248,22 @@ impl ItemIndex {
     }
 
     /// The keys of all items in random order.
-    pub(super) fn shuffled_keys(&self, random: &mut TableRng) -> Vec<u64> {
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub(super) fn shuffled_keys(&self, random: &mut TableRng) -> Result<Vec<u64>> {
         let envs = self.ranges.len();
-        let keys = self.ranges.iter().enumerate().flat_map(|(env, range)| {
+        let mut keys = Vec::new();
+        keys.try_reserve_exact(self.len).map_err(|_| {
+            let what = format!("an epoch of {}", count(self.len, "item"));
+            Error::out_of_memory(what, self.len.checked_mul(size_of::<u64>()))
+        })?;
+        keys.extend(self.ranges.iter().enumerate().flat_map(|(env, range)| {
             let positions = range.first..range.first + range.len as u64;
             positions.map(move |position| item_key(env, position, envs))
-        });
-        let mut keys: Vec<u64> = keys.collect();
+        }));
         shuffle(&mut keys, random);
-        keys
+        Ok(keys)
     }
 
     /// Draws `n` items. There must be at least one item; without replacement, at least `n`.
@@ -237,13 +277,12 @@ impl ItemIndex {
         replacement: bool,
         random: &mut TableRng,
     ) -> Result<Drawn> {
-        let len = self.len();
+        let len = self.len;
         let Some(priorities) = &mut self.priorities else {
             let starts = if replacement {
                 self.draw_uniformly(ring, n, random)
             } else {
-                let chosen = choose(n, len, random).into_iter();
-                chosen.map(|index| self.start_at(ring, index)).collect()
+                self.starts_at(ring, choose(n, len, random).into_iter())
             };
             return Ok(self.uniformly_drawn(ring, starts));
         };
@@ -260,11 +299,11 @@ impl ItemIndex {
         }
         let rows = draw(&mut priorities.tree, n, random);
         for row in &rows {
-            prefetch_line(&raw const priorities.values[*row]);
+            priorities.prefetch(*row);
         }
         let weights = rows.iter().map(|row| priorities.tree.weight(*row) / total);
         let probabilities = weights.collect();
-        let values = rows.iter().map(|row| priorities.values[*row]).collect();
+        let values = rows.iter().map(|row| priorities.get(*row)).collect();
         Ok(Drawn {
             starts: rows
                 .into_iter()
@@ -277,20 +316,20 @@ impl ItemIndex {
     }
 
     /// Draws `n` items with replacement, all equally likely.
-    fn draw_uniformly(&self, ring: &Ring, n: usize, random: &mut TableRng) -> Vec<ItemStart> {
-        let draw = |_| self.start_at(ring, uniform_below(random, self.len()));
-        (0..n).map(draw).collect()
+    fn draw_uniformly(&mut self, ring: &Ring, n: usize, random: &mut TableRng) -> Vec<ItemStart> {
+        let len = self.len;
+        self.starts_at(ring, (0..n).map(|_| uniform_below(random, len)))
     }
 
     /// The result of a draw of these items, in which all items were equally likely.
     pub(super) fn uniformly_drawn(&self, ring: &Ring, starts: Vec<ItemStart>) -> Drawn {
-        let distribution = DrawDistribution::uniform(self.len());
+        let distribution = DrawDistribution::uniform(self.len);
         let priorities = self
             .priorities
             .as_ref()
             .map_or_else(Vec::new, |priorities| {
                 let rows = starts.iter().map(|start| ring.row(start.env, start.slot));
-                rows.map(|row| priorities.values[row]).collect()
+                rows.map(|row| priorities.get(row)).collect()
             });
         Drawn {
             starts,
@@ -356,7 +395,7 @@ impl ItemIndex {
         {
             for row in rows.iter().flatten() {
                 priorities.tree.prefetch(*row);
-                prefetch_line(&raw const priorities.values[*row]);
+                priorities.prefetch(*row);
             }
             for (row, priority) in rows.iter().zip(new) {
                 if let Some(row) = row {

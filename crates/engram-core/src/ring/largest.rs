@@ -1,18 +1,19 @@
 //! Tracks the largest of many values that change.
 
-use crate::pages::{ENTRIES_PER_PAGE, Pages};
+use super::filled;
+use crate::error::Result;
 
 /// Minimum number of values per block.
 const MIN_BLOCK: usize = 64;
 
 /// Tracks the largest of `n` values, all at least 0. The caller stores the values themselves.
 ///
-/// The values are divided into blocks of about `sqrt(n)` values, at least 64 and at most 4,096, each with an upper
-/// bound of its values. A change updates at most the bound of its block. When the largest value is requested, the
-/// bounds that could be too high are corrected, from the highest one on.
+/// The values are divided into blocks of about `sqrt(n)` values, at least 64, each with an upper bound of its values. A
+/// change updates at most the bound of its block. When the largest value is requested, the bounds that could be too high
+/// are corrected, from the highest one on.
 #[derive(Debug)]
 pub(super) struct Largest {
-    /// Values per block: a power of two that divides the number of entries of a page.
+    /// Values per block: a power of two.
     block: usize,
     bounds: Vec<Bound>,
     /// The largest value, and a lower bound of how many values are equal to it. `None` if the largest value is unknown.
@@ -28,16 +29,16 @@ struct Bound {
 
 impl Largest {
     /// Begins with `n` values that are all 0.
-    pub(super) fn new(n: usize) -> Self {
-        let block = n
-            .isqrt()
-            .next_power_of_two()
-            .clamp(MIN_BLOCK, ENTRIES_PER_PAGE);
-        Self {
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfMemory`].
+    pub(super) fn new(n: usize) -> Result<Self> {
+        let block = n.isqrt().next_power_of_two().max(MIN_BLOCK);
+        Ok(Self {
             block,
-            bounds: vec![Bound::default(); n.div_ceil(block)],
+            bounds: filled(Bound::default(), n.div_ceil(block))?,
             current: Some((0.0, n)),
-        }
+        })
     }
 
     /// Records that the value at `index` was `old` and is `new` now.
@@ -62,7 +63,7 @@ impl Largest {
     }
 
     /// Returns the largest of `values`, which must have all recorded changes.
-    pub(super) fn get(&mut self, values: &Pages<f64>) -> f64 {
+    pub(super) fn get(&mut self, values: &[f64]) -> f64 {
         if let Some((largest, _)) = self.current {
             return largest;
         }
@@ -78,9 +79,10 @@ impl Largest {
                 self.current = Some((bound.value, 1));
                 return bound.value;
             }
-            let values = values.group(highest * self.block, self.block);
+            let first = highest * self.block;
+            let block = &values[first..values.len().min(first + self.block)];
             *bound = Bound {
-                value: values.iter().copied().fold(0.0, f64::max),
+                value: block.iter().copied().fold(0.0, f64::max),
                 loose: false,
             };
         }
@@ -97,17 +99,14 @@ mod tests {
         fn agrees_with_a_search(
             changes in prop::collection::vec((0..1000_usize, 0..6_u32, any::<bool>()), 1..300),
         ) {
-            let mut values = Pages::new(0.0);
-            values.ensure_index(999);
-            let mut largest = Largest::new(1000);
-            let mut model = vec![0.0; 1000];
+            let mut values = vec![0.0; 1000];
+            let mut largest = Largest::new(1000).unwrap();
             for (index, value, query) in changes {
                 let new = f64::from(value);
                 largest.change(index, values[index], new);
                 values[index] = new;
-                model[index] = new;
                 if query {
-                    let expected = model.iter().copied().fold(0.0, f64::max);
+                    let expected = values.iter().copied().fold(0.0, f64::max);
                     prop_assert!(largest.get(&values).total_cmp(&expected).is_eq());
                 }
             }

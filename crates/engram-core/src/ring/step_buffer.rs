@@ -51,7 +51,7 @@ impl StepBuffer {
     /// Creates an empty buffer.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if a column is too large. [`Error::Signature`] if the column of the rewards or one of the
+    /// [`Error::OutOfMemory`] if it needs too much memory. [`Error::Signature`] if the column of the rewards or one of the
     /// `episode_columns` has a dtype or shape that is not allowed.
     pub fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
         let gather = RingGather::new(options)?;
@@ -64,7 +64,7 @@ impl StepBuffer {
         )?
         .with_lookback(gather.lookback());
         Ok(Self {
-            index: ItemIndex::new(&ring, options.exponent),
+            index: ItemIndex::new(&ring, options.exponent)?,
             ring,
             items: options.items,
             gather,
@@ -169,14 +169,14 @@ impl StepBuffer {
     /// the buffer's items are. The same steps and the same `seed` give the same starts. `length` is at least 1.
     ///
     /// # Errors
-    /// [`Error::Unsatisfiable`] if no environment has `length` steps.
+    /// [`Error::Unsatisfiable`] if no environment has `length` steps, [`Error::OutOfMemory`].
     pub fn draw_sequences(&self, n: usize, length: usize, seed: u64) -> Result<Drawn> {
         let items = RingItems::Sequences {
             length,
             burn_in: 0,
             continues: true,
         };
-        let mut index = ItemIndex::new(&self.ring, None);
+        let mut index = ItemIndex::new(&self.ring, None)?;
         index.update(&self.ring, &items, 0..self.ring.num_envs());
         if index.len() == 0 {
             return Err(Error::Unsatisfiable(self.why_empty(&items)));
@@ -216,7 +216,10 @@ impl StepBuffer {
     }
 
     /// The keys of all items in random order.
-    pub fn shuffled_keys(&mut self) -> Vec<u64> {
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn shuffled_keys(&mut self) -> Result<Vec<u64>> {
         self.index.shuffled_keys(&mut self.rng)
     }
 

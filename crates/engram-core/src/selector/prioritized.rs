@@ -5,7 +5,7 @@ use super::dense::DenseSlots;
 use super::{DrawDistribution, Pick, TableRng, uniform_unit};
 use crate::item::Slot;
 use crate::pages::CopyablePages;
-use crate::sum_tree::SumTree;
+use crate::sum_tree::{SumTree, Sums};
 
 /// Maximum weight of an item: the sum of 2^32 such weights is finite.
 pub(super) const MAX_WEIGHT: f64 = 1e290;
@@ -46,6 +46,7 @@ impl Prioritized {
 
     pub(super) fn insert(&mut self, slot: Slot, priority: f64) {
         let position = self.dense.insert(slot);
+        self.tree.ensure_index(position);
         self.tree.set(position, weight(priority, self.exponent));
     }
 
@@ -91,7 +92,7 @@ impl Prioritized {
 }
 
 /// The distribution of a draw from `len` items by their weights; uniform if all weights are 0.
-pub(crate) fn distribution(tree: &mut SumTree, len: usize) -> DrawDistribution {
+pub(crate) fn distribution(tree: &mut SumTree<impl Sums>, len: usize) -> DrawDistribution {
     let total = tree.total();
     if total <= 0.0 {
         return DrawDistribution::uniform(len);
@@ -103,7 +104,7 @@ pub(crate) fn distribution(tree: &mut SumTree, len: usize) -> DrawDistribution {
 }
 
 /// Draws `n` leaves of a tree by weight, with replacement. The sum of all weights must be above 0.
-pub(crate) fn draw(tree: &mut SumTree, n: usize, rng: &mut TableRng) -> Vec<usize> {
+pub(crate) fn draw(tree: &mut SumTree<impl Sums>, n: usize, rng: &mut TableRng) -> Vec<usize> {
     let total = tree.total();
     let masses: Vec<f64> = (0..n).map(|_| uniform_unit(rng) * total).collect();
     let mut leaves = Vec::with_capacity(n);
