@@ -60,8 +60,9 @@ class Store(TableStore):
             path: The directory. Only one process can have it open at a time.
             tables: Tables that do not exist in the directory are created. A table that exists gets the configuration
                 given here, except its seed; its rate limiter stays if it was set with `set_rate_limiter`, unless the
-                one given here differs from the one given before. Items that the new `max_size`, `max_bytes`, `max_times_sampled` or `ttl`
-                does not allow are removed. Tables in the directory that are not given here stay as they are.
+                one given here differs from the one given before. Items that the new `max_size`, `max_bytes`,
+                `max_times_sampled` or `ttl` does not allow are removed. Tables in the directory that are not given here
+                stay as they are.
             durability: Which failures acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`:
                 the end of the process, including `kill -9`. `"disk"`: a power failure.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`, unless 1 MiB of changes is pending.
