@@ -326,13 +326,12 @@ def test_the_first_call_also_rejects_environments():
     for add, text in ENV_IDS[:-1]:  # the last one is rejected for its columns
         with raises(InvalidArgumentError, text):
             add(buffer)
-    with raises(
-        SignatureError, "column `action` must have an axis for environments; got shape []; use `add` for a single step"
-    ):
+    with raises(SignatureError, "column `action` must have shape [num_envs, ...]; got []; use `add` for a single step"):
         buffer.add_batch(STEP)
     with raises(
         SignatureError,
-        "column `action` must have an axis for environments and steps; got shape [2]; use `add` for a single step",
+        "column `action` must have shape [num_envs, T, ...]; got [2]; if there is one environment, add an axis "
+        "of size 1 in front",
     ):
         buffer.add_steps(batch(2))
     assert len(buffer) == 0
