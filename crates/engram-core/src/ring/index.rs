@@ -73,7 +73,7 @@ struct StartRange {
 
 /// The priorities of items, by the row of the step that they begin with.
 #[derive(Debug)]
-struct Priorities {
+pub struct Priorities {
     exponent: f64,
     /// 0 for rows with which no item begins.
     values: Pages<f64>,
@@ -83,7 +83,9 @@ struct Priorities {
 }
 
 impl Priorities {
-    fn new(exponent: f64, rows: usize) -> Self {
+    /// The priorities of this many rows, at least one; all are 0.
+    #[must_use]
+    pub fn new(exponent: f64, rows: usize) -> Self {
         let mut values = Pages::new(0.0);
         values.ensure_index(rows - 1);
         let mut tree = SumTree::default();
@@ -96,15 +98,26 @@ impl Priorities {
         }
     }
 
-    fn set(&mut self, row: usize, priority: f64) {
+    /// Sets a priority. Its weight, `priority ** exponent`, must be finite and at least 0.
+    pub fn set(&mut self, row: usize, priority: f64) {
         let old = std::mem::replace(&mut self.values[row], priority);
         self.largest.change(row, old, priority);
         self.tree.set(row, weight(priority, self.exponent));
     }
 
+    /// The largest priority.
+    pub fn largest(&mut self) -> f64 {
+        self.largest.get(&self.values)
+    }
+
+    /// The tree of the weights, one leaf per row. They must not be changed.
+    pub fn tree(&mut self) -> &mut SumTree {
+        &mut self.tree
+    }
+
     /// The priority of a new item.
     fn initial(&mut self) -> f64 {
-        let largest = self.largest.get(&self.values);
+        let largest = self.largest();
         if largest > 0.0 {
             largest
         } else {
