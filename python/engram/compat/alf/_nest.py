@@ -58,9 +58,9 @@ class DataSpec:
         """
         try:
             given: list[Any] = self._structure.flatten_up_to(batch)
-        except ValueError as error:
-            reason = str(error).splitlines()[0]
-            raise InvalidArgumentError(f"`batch` must have the structure of `data_spec`: {reason}") from None
+        except ValueError:
+            expected, got = (_describe(each) for each in (self._structure, optree.tree_structure(batch)))
+            raise InvalidArgumentError(f"`batch` must have the structure of `data_spec`, {expected}; got {got}") from None
         leaves = []
         for name, value, shape, dtype in zip(self.names, given, self.shapes, self.dtypes, strict=True):
             is_tensor = isinstance(value, torch.Tensor)
@@ -91,6 +91,10 @@ class DataSpec:
 
 def _part(entry: Any) -> str:  # noqa: ANN401, optree's
     return str(getattr(entry, "field", entry.entry))
+
+
+def _describe(structure: optree.PyTreeSpec) -> str:
+    return str(structure).removeprefix("PyTreeSpec(").removesuffix(")")
 
 
 def _child(nest: Any, part: str) -> Any:  # noqa: ANN401, any nest

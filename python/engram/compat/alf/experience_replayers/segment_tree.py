@@ -235,6 +235,10 @@ class SumSegmentTree(SegmentTree):
         local_metadata: dict[str, Any],
         *args: Any,  # noqa: ANN401, PyTorch's
     ) -> None:
+        values = state_dict.get(f"{prefix}values", torch.zeros(()))
+        if not bool(((values >= 0) & (values <= _MAX_VALUE)).all()):
+            args[-1].append(f"{prefix}values must be from 0 to {_MAX_VALUE}")
+            return
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
         self._sums = None
 

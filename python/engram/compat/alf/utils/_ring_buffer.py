@@ -367,7 +367,7 @@ class RingBuffer(torch.nn.Module):
 
         def leaf(index: int) -> torch.Tensor:
             flat = self._buffers[self._keys[index]].flatten(0, 1)
-            steps = flat.index_select(0, rows).view(*shape, *self._spec.shapes[index])
+            steps = flat.index_select(0, rows).view((*shape, *self._spec.shapes[index]))
             return on_default_device(steps) if convert else steps
 
         return optree.tree_map(leaf, self._spec.field("") if field is None else field)
