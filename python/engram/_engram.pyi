@@ -12,6 +12,7 @@ __all__ = [
     "ColumnHistory",
     "Epoch",
     "PatternWriter",
+    "PriorityTree",
     "ReplayBuffer",
     "Scan",
     "Server",
@@ -116,6 +117,16 @@ class ReplayBuffer:
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int: ...
     def clear(self) -> None: ...
     def sizes(self) -> tuple[int, int]: ...  # number of steps, number of items
+
+@final
+class PriorityTree:
+    def __new__(cls, rows: int) -> PriorityTree: ...  # all priorities are 0
+    def set(self, rows: npt.NDArray[np.int64], priorities: npt.NDArray[np.float64]) -> None: ...
+    def total(self) -> float: ...
+    def largest(self) -> float: ...
+    def non_zero(self) -> int: ...  # number of priorities above 0
+    # The first row for which the sum of all priorities up to and including its own exceeds the mass.
+    def find(self, masses: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]: ...
 
 @final
 class Epoch:

@@ -20,7 +20,7 @@ use crate::shared_bytes::SharedBytes;
 use crate::text::describe_column;
 pub use frame_stack::FrameStack;
 pub use gather::{OutputColumn, OutputSource, RingGather};
-pub use index::{Drawn, ItemIndex, ItemStart};
+pub use index::{Drawn, ItemIndex, ItemStart, Priorities};
 pub use items::{EpisodeColumns, RingItems};
 pub use step_buffer::{StepBuffer, StepBufferOptions};
 

@@ -27,6 +27,7 @@ mod memory;
 mod outbox;
 mod pattern_writer;
 mod patterns;
+mod priority_tree;
 mod replay_buffer;
 mod reverb_import;
 mod sample;
@@ -59,6 +60,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<history::ColumnHistory>()?;
     module.add_class::<history::TrajectoryColumn>()?;
     module.add_class::<pattern_writer::PatternWriter>()?;
+    module.add_class::<priority_tree::PriorityTree>()?;
     module.add_class::<replay_buffer::Epoch>()?;
     module.add_class::<replay_buffer::ReplayBuffer>()?;
     module.add_class::<scan::PyScan>()?;

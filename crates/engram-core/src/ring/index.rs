@@ -78,7 +78,7 @@ struct StartRange {
 
 /// The priorities of items, by the row of the step that they begin with.
 #[derive(Debug)]
-struct Priorities {
+pub struct Priorities {
     exponent: f64,
     /// One number per row; 0 for rows with which no item begins.
     values: AlignedBytes,
@@ -88,7 +88,11 @@ struct Priorities {
 }
 
 impl Priorities {
-    fn new(exponent: f64, rows: usize) -> Result<Self> {
+    /// The priorities of this many rows, at least one; all are 0.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(exponent: f64, rows: usize) -> Result<Self> {
         let bytes = rows.checked_mul(size_of::<f64>());
         let too_large = || Error::out_of_memory("the sampler of the replay buffer", bytes);
         Ok(Self {
@@ -103,7 +107,8 @@ impl Priorities {
         self.values.as_f64s()[row]
     }
 
-    fn set(&mut self, row: usize, priority: f64) {
+    /// Sets a priority. Its weight, `priority ** exponent`, must be finite and at least 0.
+    pub fn set(&mut self, row: usize, priority: f64) {
         let old = std::mem::replace(&mut self.values.as_f64s_mut()[row], priority);
         self.largest.change(row, old, priority);
         self.tree.set(row, weight(priority, self.exponent));
@@ -114,9 +119,19 @@ impl Priorities {
         prefetch_line(&raw const self.values.as_f64s()[row]);
     }
 
+    /// The largest priority.
+    pub fn largest(&mut self) -> f64 {
+        self.largest.get(self.values.as_f64s())
+    }
+
+    /// The tree of the weights, one leaf per row. They must not be changed.
+    pub fn tree(&mut self) -> &mut SumTree<FixedSums> {
+        &mut self.tree
+    }
+
     /// The priority of a new item.
     fn initial(&mut self) -> f64 {
-        let largest = self.largest.get(self.values.as_f64s());
+        let largest = self.largest();
         if largest > 0.0 {
             largest
         } else {
