@@ -64,7 +64,7 @@ def call_python(
                 raise StopIteration  # ends a dataset that prefetches while the process exits
             bound = reference()
             if bound is None:
-                raise GraphInvalidArgumentError(
+                raise invalid_argument(
                     "the replay buffer was deleted; keep a reference to it while its graphs are used"
                 )
             return bound(*constants, *arrays)

@@ -239,6 +239,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 leaves, ids, probabilities = self._storage.sample(seeds, batch_size, num_steps)
             return self._columns.pack(leaves), BufferInfo(ids, probabilities)
 
+        if tf.is_tensor(num_parallel_calls):
+            num_parallel_calls = tf.cast(num_parallel_calls, tf.int64)  # TF-Agents documents int32
         # Drawn in order, so that results of parallel calls do not depend on which of them is first.
         seeds = tf.data.Dataset.random(rerandomize_each_iteration=True).batch(2, drop_remainder=True)
         return seeds.map(without_autograph(sample), num_parallel_calls)
