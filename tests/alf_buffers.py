@@ -66,7 +66,7 @@ def x_of(data):
 
 
 def fill(buffer, *counts):
-    """Adds steps to the environments, so many to each; step `p` of environment `e` has number `100 * e + p`."""
+    """Adds `counts[e]` steps to each environment `e`, with the numbers `100 * e`, `100 * e + 1` and so on."""
     for position in range(max(counts)):
         envs = [env for env, count in enumerate(counts) if position < count]
         buffer.add_batch(steps([100 * env + position for env in envs]), ints(envs))

@@ -111,16 +111,14 @@ OPERATIONS = st.one_of(
 
 
 @given(
-    num_envs=st.integers(1, 3),
-    length=st.integers(1, 6),
+    sizes=st.tuples(st.integers(1, 3), st.integers(1, 6)),
     ignored=st.integers(0, 2),
     minimum=st.sampled_from([0.0, 0.5, 1.0]),
     with_replacement=st.booleans(),
     operations=st.lists(OPERATIONS, max_size=25),
 )
-def test_only_steps_that_can_begin_a_sequence_have_a_priority(
-    num_envs, length, ignored, minimum, with_replacement, operations
-):
+def test_only_steps_that_can_begin_a_sequence_have_a_priority(sizes, ignored, minimum, with_replacement, operations):
+    num_envs, length = sizes
     options = {"keep_episodic_info": False, "with_replacement": with_replacement}
     buffer = prioritized(num_envs, length, num_earliest_frames_ignored=ignored, initial_priority=minimum, **options)
     model = Model(num_envs, length, ignored, minimum)
@@ -249,7 +247,7 @@ def test_positions_are_those_of_the_stored_steps():
 @pytest.mark.parametrize("priority", [0.1, 1.0, 1e-30, 3e7])
 def test_equal_priorities_have_weight_1(priority):
     buffer = fill(prioritized(3, 7), 7, 7, 3)
-    update(buffer, {start: priority for start in priorities_of(buffer)})
+    update(buffer, dict.fromkeys(priorities_of(buffer), priority))
     assert buffer.get_batch(50, 1)[1].importance_weights.tolist() == [1.0] * 50
 
 
@@ -259,7 +257,8 @@ def test_the_weights_of_all_starts_sum_to_their_number():
     update(buffer, {start: float(value) for start, value in zip(priorities_of(buffer), torch.rand(80), strict=True)})
     update(buffer, {(0, 3): 0.0, (1, 4): 0.0})
     _, info = buffer.get_batch(20_000, 1)
-    weights = dict(zip(zip(info.env_ids.tolist(), info.positions.tolist()), info.importance_weights.tolist()))
+    starts = zip(info.env_ids.tolist(), info.positions.tolist(), strict=True)
+    weights = dict(zip(starts, info.importance_weights.tolist(), strict=True))
     assert len(weights) > 70
     exact = buffer._priorities.weights(np.arange(100))
     assert exact.sum() == pytest.approx(78)

@@ -1,6 +1,7 @@
 """Rings of steps: adding, removing and their errors."""
 
-from collections import OrderedDict, deque, namedtuple
+from collections import OrderedDict, deque
+from typing import Any, NamedTuple
 
 import alf_buffers
 import numpy as np
@@ -14,7 +15,10 @@ from engram.errors import InvalidArgumentError
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.torch]
 
-Pair = namedtuple("Pair", ["image", "rest"])
+
+class Pair(NamedTuple):
+    image: Any
+    rest: Any
 
 
 @pytest.fixture
@@ -36,37 +40,53 @@ ACTIONS = st.one_of(
 )
 
 
+class RingModel:
+    """A bounded queue per environment."""
+
+    def __init__(self, length):
+        self.queues = [deque(maxlen=length) for _ in range(3)]
+        self.positions = [0, 0, 0]
+        self.value = 0
+
+    def enqueue(self, ring, envs, _):
+        assert ring.enqueue(ints([self.value + env for env in envs]), ints(envs)) is True
+        for env in envs:
+            self.queues[env].append(self.value + env)
+            self.positions[env] += 1
+        self.value += 3
+
+    def dequeue(self, ring, envs, n):
+        if n <= ring.max_length and all(len(self.queues[env]) >= n for env in envs):
+            expected = [[self.queues[env].popleft() for _ in range(n)] for env in envs]
+            assert ring.dequeue(ints(envs), n).tolist() == expected
+
+    def remove(self, ring, envs, n):
+        ring.remove_up_to(n, ints(envs))
+        for env in envs:
+            for _ in range(min(n, len(self.queues[env]))):
+                self.queues[env].popleft()
+
+    def clear(self, ring, envs, _):
+        ring.clear(ints(envs))
+        for env in envs:
+            self.queues[env].clear()
+            self.positions[env] = 0
+
+
 @given(length=st.integers(1, 5), actions=st.lists(ACTIONS, max_size=40))
 def test_a_ring_is_a_bounded_queue_per_environment(length, actions):
-    ring, model, positions, value = number_ring(3, length), [deque(maxlen=length) for _ in range(3)], [0, 0, 0], 0
+    ring, model = number_ring(3, length), RingModel(length)
     for action, chosen, n in actions:
         envs = sorted(chosen, reverse=True)
-        if action == "enqueue":
-            assert ring.enqueue(ints([value + env for env in envs]), ints(envs)) is True
-            for env in envs:
-                model[env].append(value + env)
-                positions[env] += 1
-            value += 3
-        elif action == "dequeue" and n <= length and all(len(model[env]) >= n for env in envs):
-            dequeued = ring.dequeue(ints(envs), n)
-            assert dequeued.tolist() == [[model[env].popleft() for _ in range(n)] for env in envs]
-        elif action == "remove":
-            ring.remove_up_to(n, ints(envs))
-            for env in envs:
-                for _ in range(min(n, len(model[env]))):
-                    model[env].popleft()
-        elif action == "clear":
-            ring.clear(ints(envs))
-            for env in envs:
-                model[env].clear()
-                positions[env] = 0
-        assert ring.current_size.tolist() == [len(queue) for queue in model]
-        assert ring.get_current_position().tolist() == positions
-        oldest = [position - len(queue) for position, queue in zip(positions, model, strict=True)]
+        getattr(model, action)(ring, envs, n)
+        sizes = [len(queue) for queue in model.queues]
+        assert ring.current_size.tolist() == sizes
+        assert ring.get_current_position().tolist() == model.positions
+        oldest = [position - size for position, size in zip(model.positions, sizes, strict=True)]
         assert ring.get_earliest_position(ints([[0], [1], [2]])).tolist() == [[each] for each in oldest]
         for size in range(length + 1):
-            assert ring.has_data(ints(envs), size) == all(len(model[env]) >= size for env in envs)
-        assert ring.has_space(ints(envs)) == all(len(model[env]) < length for env in envs)
+            assert ring.has_data(ints(envs), size) == all(sizes[env] >= size for env in envs)
+        assert ring.has_space(ints(envs)) == all(sizes[env] < length for env in envs)
 
 
 def test_all_environments_are_the_default():
@@ -133,6 +153,10 @@ def test_values_are_converted_if_the_dtype_can_represent_them(alf):
     small, number = ring.dequeue()
     assert (small.dtype, small.tolist()) == (torch.uint8, [[255]])
     assert (number.dtype, number.tolist()) == (torch.float32, [[0.5]])
+    unchangeable = np.array([0.25])
+    unchangeable.flags.writeable = False
+    ring.enqueue((np.array([3], np.int16), unchangeable))
+    assert [leaf.tolist() for leaf in ring.dequeue()] == [[[3]], [[0.25]]]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +247,7 @@ def test_more_steps_than_stored_cannot_be_dequeued():
     ("spec", "text"),
     [
         (
-            lambda alf: {"a": 3},
+            lambda _: {"a": 3},
             "`a` of `data_spec` must have a `shape` and a `dtype` of PyTorch, as a TensorSpec has; got 3",
         ),
         (

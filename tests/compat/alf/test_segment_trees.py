@@ -42,8 +42,8 @@ def tree_of(kind, values):
 )
 def test_a_tree_agrees_with_a_list(kind, capacity, sets):
     tree, model = getattr(alf_buffers.alf, kind)(capacity), [0] * capacity
-    for pairs in sets:
-        pairs = [(index % capacity, value) for index, value in pairs]
+    for drawn in sets:
+        pairs = [(index % capacity, value) for index, value in drawn]
         indices, values = ints([index for index, _ in pairs]), [float(value) for _, value in pairs]
         tree[indices] = alf_buffers.torch.tensor(values)
         for index, value in pairs:  # the last of a repeated index remains
@@ -146,8 +146,8 @@ def test_an_empty_assignment_changes_nothing(torch, kind):
         ([0.5], [1.0], TypeError, "the indices must be integers; got dtype float32"),
     ],
 )
-def test_invalid_assignments_are_rejected(torch, kind, indices, values, error, text):
-    tree = tree_of(kind, [1.0, 2.0])
+def test_invalid_assignments_are_rejected(kind, indices, values, error, text):
+    tree, torch = tree_of(kind, [1.0, 2.0]), alf_buffers.torch
     with raises(error, text):
         tree[torch.tensor(indices)] = torch.tensor(values)
     assert tree[ints([0, 1])].tolist() == [1.0, 2.0]

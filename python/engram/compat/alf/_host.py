@@ -27,7 +27,9 @@ class HostModule(torch.nn.Module):
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, fill: float = 0, *, persistent: bool = True
     ) -> None:
         """Registers a buffer."""
-        tensor = torch.full(shape, fill, dtype=dtype, device="cpu")
+        tensor = torch.zeros(shape, dtype=dtype, device="cpu")  # the system provides the memory on use
+        if fill != 0:
+            tensor.fill_(fill)
         # Not `register_buffer`, which rejects the names of properties.
         self._buffers[name] = tensor.share_memory_() if self._shared else tensor
         if not persistent:

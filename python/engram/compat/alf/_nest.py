@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import optree
 import torch
 
@@ -49,7 +50,7 @@ class DataSpec:
         """Returns the leaves of a batch, with their own dtypes and devices, without their graphs of gradients.
 
         Args:
-            batch: A nest of tensors, or of what PyTorch converts to tensors, with shapes `[size, ...]`.
+            batch: A nest of tensors, or of what NumPy converts to arrays, with shapes `[size, ...]`.
             size: Number of steps; None if the batch may have any.
 
         Raises:
@@ -60,11 +61,11 @@ class DataSpec:
             given: list[Any] = self._structure.flatten_up_to(batch)
         except ValueError:
             expected, got = (_describe(each) for each in (self._structure, optree.tree_structure(batch)))
-            raise InvalidArgumentError(f"`batch` must have the structure of `data_spec`, {expected}; got {got}") from None
+            text = f"`batch` must have the structure of `data_spec`, {expected}; got {got}"
+            raise InvalidArgumentError(text) from None
         leaves = []
         for name, value, shape, dtype in zip(self.names, given, self.shapes, self.dtypes, strict=True):
-            is_tensor = isinstance(value, torch.Tensor)
-            leaf = value.detach() if is_tensor else torch.as_tensor(value, device="cpu")
+            leaf = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
             if leaf.dim() == 0 or tuple(leaf.shape[1:]) != shape:
                 expected = ", ".join(["batch size", *map(str, shape)])
                 raise InvalidArgumentError(f"{_leaf('batch', name)} must have shape [{expected}]; got {[*leaf.shape]}")
@@ -79,7 +80,7 @@ class DataSpec:
         """Returns the indices of the leaves at a path: an integer, or a nest of integers.
 
         Raises:
-            InvalidArgumentError: There is no such path.
+            InvalidArgumentError: The path is unknown.
         """
         nest = self._indices
         for part in path.split(".") if path else []:

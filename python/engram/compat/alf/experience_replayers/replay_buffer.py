@@ -345,7 +345,7 @@ class ReplayBuffer(RingBuffer):
         if convert_to_default_device:
             ids, first = on_default_device(ids), on_default_device(first)
         else:
-            ids, first = ids.to(self._device), first.to(self._device)
+            ids, first = ids.to(self._place), first.to(self._place)
         return data, BatchInfo(env_ids=ids, positions=first, replay_buffer=self)
 
     def get_field(self, field_name: Any, env_ids: Any, positions: Any) -> Any:  # noqa: ANN401, nests and integers
@@ -363,7 +363,7 @@ class ReplayBuffer(RingBuffer):
         Raises:
             AssertionError: A step is not stored.
             TypeError, IndexError: `env_ids` or `positions` have other values than numbers of environments and integers.
-            InvalidArgumentError: There is no such field.
+            InvalidArgumentError: The field is unknown.
         """
         field = self._spec.field("") if field_name is None else optree.tree_map(self._spec.field, field_name)
         with self._lock:

@@ -183,7 +183,7 @@ class SumSegmentTree(SegmentTree):
         return torch.tensor(self._current_sums().total(), dtype=leaves.dtype, device=leaves.device)
 
     def find_sum_bound(self, thresholds: Any) -> torch.Tensor:  # noqa: ANN401, numbers
-        """Returns the first indices for which the sum of all values up to and including theirs is above thresholds.
+        """Returns, for each threshold, the first index for which the sum of all values up to it is above the threshold.
 
         Args:
             thresholds: Numbers from 0 to `summary()`, [N].

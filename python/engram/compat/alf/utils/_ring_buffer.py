@@ -60,15 +60,16 @@ class RingBuffer(torch.nn.Module):
         self._num_envs = _checks.integer("`num_environments`", num_environments)
         self._max_length = _checks.integer("`max_length`", max_length)
         self._device = str(device)
+        self._place = torch.empty(0, device=device).device  # the current one, for "cuda"
         self._name = name
         self._shared = allow_multiprocess
         self._keys = [path.replace(".", "|") or "data" for path in self._spec.names]
         if not {SIZE, POS}.isdisjoint(self._keys):
             raise InvalidArgumentError(f"`data_spec` must not have the fields {SIZE} and {POS}; rename them")
         for key in (SIZE, POS):
-            self._add(key, (self._num_envs,), torch.int64, "cpu")
+            self._add(key, (self._num_envs,), torch.int64, torch.device("cpu"))
         for key, shape, dtype in zip(self._keys, self._spec.shapes, self._spec.dtypes, strict=True):
-            self._add(key, (self._num_envs, self._max_length, *shape), dtype, self._device)
+            self._add(key, (self._num_envs, self._max_length, *shape), dtype, self._place)
         self._lock = BufferLock(processes=allow_multiprocess)
         self._enqueued: Signal | None = None
         self._dequeued: Signal | None = None
@@ -76,7 +77,7 @@ class RingBuffer(torch.nn.Module):
             self._enqueued, self._dequeued = Signal(), Signal()
             self._stopped = torch.zeros((), dtype=torch.bool, device="cpu").share_memory_()
 
-    def _add(self, key: str, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+    def _add(self, key: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         tensor = torch.zeros(shape, dtype=dtype, device=device)
         # Not `register_buffer`, which rejects fields that have the name of an attribute, such as `device`.
         self._buffers[key] = tensor.share_memory_() if self._shared else tensor
@@ -85,7 +86,9 @@ class RingBuffer(torch.nn.Module):
         index = {key: self._buffers[key] for key in (SIZE, POS)}
         super()._apply(fn, recurse)
         self._buffers.update(index)
-        self._device = str(fn(torch.empty(0, device=self._device)).device)
+        place = fn(torch.empty(0, device=self._place)).device
+        if place != self._place:
+            self._place, self._device = place, str(place)
         return self
 
     # --- what is stored -----------------------------------------------------------------------
@@ -301,7 +304,7 @@ class RingBuffer(torch.nn.Module):
     def _converted(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
         """Leaves with the dtypes and on the device that they are stored with."""
         dtypes = self._spec.dtypes
-        return [leaf.to(device=self._device, dtype=dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
+        return [leaf.to(device=self._place, dtype=dtype) for leaf, dtype in zip(leaves, dtypes, strict=True)]
 
     @contextlib.contextmanager
     def _locked_when(self, signal: Signal | None, ready: Callable[[], bool]) -> Iterator[bool]:
@@ -352,7 +355,7 @@ class RingBuffer(torch.nn.Module):
     def _rows(self, envs: Ints, positions: Ints) -> torch.Tensor:
         """The rows of steps in the flat storage, on its device, as a tensor with one axis."""
         rows = envs * self._max_length + positions % self._max_length
-        return torch.from_numpy(rows.ravel()).to(self._device)
+        return torch.from_numpy(rows.ravel()).to(self._place)
 
     def _read(self, envs: Ints, positions: Ints, field: Any = None, *, convert: bool = True) -> Any:  # noqa: ANN401, any nest
         """Reads steps.
