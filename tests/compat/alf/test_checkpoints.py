@@ -108,7 +108,7 @@ def test_what_the_state_contains():
         "_episodes.bounds",
         "_episodes.headless_end",
         "_returns.values",
-        "_returns.segment_begin",
+        "_returns.disc_0_begin",
     }
     assert all(state[key].shape[:2] == (2, 4) for key in data)
     assert {*replay_buffer().state_dict()} == {"current_size", "current_pos", *data}

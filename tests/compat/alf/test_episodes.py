@@ -34,13 +34,13 @@ class EnvModel:
         return max(p for p in range(position + 1) if self.steps[p][0] or self.steps[p][2] == 0)
 
     def discounted_return(self, position, length, clip):
-        """The return when the step was last in a segment that ended, given that the ring has `length` slots."""
+        """The return since the next step with discount 0 was added, given that the ring has `length` slots."""
         for end in range(position + 1, len(self.steps)):
             if self.steps[end][0]:
                 return DEFAULT  # another episode
             if self.steps[end][2] == 0:
                 if position <= end - length:
-                    return DEFAULT  # not stored any more when the segment ended
+                    return DEFAULT  # overwritten when that step was added
                 total = 0.0
                 for j in range(position, end):
                     reward = self.steps[j + 1][1]

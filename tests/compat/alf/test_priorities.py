@@ -371,7 +371,7 @@ def test_priorities_are_used_as_they_are():
 
 
 @pytest.mark.parametrize("value", [-0.5, float("nan"), float("inf")])
-def test_invalid_priorities_are_rejected(value):
+def test_priorities_that_are_no_weights_are_rejected(value):
     buffer = fill(prioritized(1, 2), 2)
     with raises(AssertionError, f"each of `priorities` must be from 0 to 1e+290; got {value}"):
         update(buffer, {(0, 0): 5.0, (0, 1): value})

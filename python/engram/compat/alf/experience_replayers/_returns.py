@@ -55,7 +55,7 @@ class EpisodicReturns(HostModule):
         self._length, self._options = length, options
         self._add("values", (num_envs, length), torch.float32, options.default)
         # Position of the newest step, at or before each step, that is FIRST or has discount 0.
-        self._add("segment_begin", (num_envs, length), torch.int64)
+        self._add("disc_0_begin", (num_envs, length), torch.int64)
 
     def add(
         self, envs: Ints, positions: Ints, is_first: npt.NDArray[np.bool_], discount_is_0: npt.NDArray[np.bool_]
@@ -69,10 +69,10 @@ class EpisodicReturns(HostModule):
             discount_is_0: Whether the new step has discount 0.
 
         Returns:
-            Segments whose returns are known now, each with its environment, the position of its first stored step, and
-            that of the new step.
+            For each environment where returns are known now: the environment, the position of the first stored step
+            with such a return, and that of the new step.
         """
-        begin = self._array("segment_begin")
+        begin = self._array("disc_0_begin")
         slots = positions % self._length
         previous = begin[envs, (positions - 1) % self._length]
         begin[envs, slots] = np.where(is_first | discount_is_0, positions, previous)
@@ -85,13 +85,13 @@ class EpisodicReturns(HostModule):
     def complete(
         self, env: int, begin: int, rewards: npt.NDArray[np.float64], discounts: npt.NDArray[np.float64]
     ) -> None:
-        """Sets the returns of a segment.
+        """Sets the returns of consecutive steps.
 
         Args:
-            env: Its environment.
-            begin: Position of its first step.
-            rewards: Of its steps and of the one after it, [N + 1].
-            discounts: The same.
+            env: Their environment.
+            begin: Position of the first of these steps.
+            rewards: Of these steps and of the one after them, [N + 1].
+            discounts: Of the same steps.
         """
         if self._options.clip is not None:
             rewards = rewards.clip(*self._options.clip)
@@ -109,7 +109,7 @@ class EpisodicReturns(HostModule):
 
     def begin(self, envs: Ints, positions: Ints) -> Ints:
         """Positions of the newest steps, at or before stored ones, that are FIRST or have discount 0."""
-        begin: Ints = self._array("segment_begin")[envs, positions % self._length]
+        begin: Ints = self._array("disc_0_begin")[envs, positions % self._length]
         return begin
 
     def clear(self, envs: Ints) -> None:
