@@ -13,6 +13,7 @@ __all__ = [
     "Epoch",
     "PatternWriter",
     "ReplayBuffer",
+    "SavedBuffer",
     "Scan",
     "Server",
     "Snapshot",
@@ -104,7 +105,14 @@ class ReplayBuffer:
     def epoch(self) -> Epoch: ...
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int: ...
     def clear(self) -> None: ...
+    def save(self, path: str) -> int: ...
+    def restore(self, saved: SavedBuffer) -> None: ...
     def sizes(self) -> tuple[int, int]: ...  # number of steps, number of items
+
+@final
+class SavedBuffer:
+    def __new__(cls, path: str) -> SavedBuffer: ...
+    def signature(self) -> Any: ...  # of a step
 
 @final
 class Epoch:
