@@ -22,6 +22,9 @@ KINDS = {
     21: "end",
     22: "serials",
     23: "closed",
+    24: "buffer",
+    25: "environments",
+    26: "steps",
 }
 
 
@@ -137,6 +140,25 @@ def cut(path, length):
     """Truncates a file."""
     with path.open("r+b") as file:
         file.truncate(length)
+
+
+def each_damage(record):
+    """Yields ways to damage a record: a function that damages the file at a path, and the reason that is reported."""
+    size = len(record.body)
+    for field in (0, 4, 8, 16, 20, RECORD_HEAD - 1):
+        reason = "the checksum of the record's header is wrong"
+        yield lambda path, offset=record.offset + field: flip(path, offset), reason
+    for index in sorted({0, size // 3, size - 1}):
+        reason = f"the checksum of the record's {size} bytes is wrong"
+        yield lambda path, offset=record.body_offset + index: flip(path, offset), reason
+    for num_bytes in (1, RECORD_HEAD - 1):
+        reason = f"expected a record header of 24 bytes, found {num_bytes} byte{'s' if num_bytes > 1 else ''}"
+        yield lambda path, offset=record.offset + num_bytes: cut(path, offset), reason
+    # The last of these sizes may leave the body complete, and cut only its padding.
+    for num_bytes in sorted({0, size // 2, size - 1, record.end - record.body_offset - 1}):
+        padded = f"{size} bytes, padded to a multiple of 8"
+        reason = f"the record's length is {padded}, but the file has only {num_bytes} more"
+        yield lambda path, offset=record.body_offset + num_bytes: cut(path, offset), reason
 
 
 def files(directory):

@@ -14,6 +14,7 @@ __all__ = [
     "PatternWriter",
     "PriorityTree",
     "ReplayBuffer",
+    "SavedBuffer",
     "Scan",
     "Server",
     "Snapshot",
@@ -116,6 +117,8 @@ class ReplayBuffer:
     def epoch(self) -> Epoch: ...
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int: ...
     def clear(self) -> None: ...
+    def save(self, path: str) -> int: ...
+    def restore(self, saved: SavedBuffer) -> None: ...
     def sizes(self) -> tuple[int, int]: ...  # number of steps, number of items
 
 @final
@@ -127,6 +130,11 @@ class PriorityTree:
     def non_zero(self) -> int: ...  # number of priorities above 0
     # The first row for which the sum of all priorities up to and including its own exceeds the mass.
     def find(self, masses: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]: ...
+
+@final
+class SavedBuffer:
+    def __new__(cls, path: str) -> SavedBuffer: ...
+    def signature(self) -> Any: ...  # of a step
 
 @final
 class Epoch:

@@ -1,5 +1,8 @@
 """Replay buffers agree with a naive model: rings that wrap, several environments, endings, stale keys."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from buffer_model import BufferModel, assert_same_items, row, stacked
@@ -25,9 +28,14 @@ class Pair:
     def __init__(self, length, num_envs, items, sampler, frames=0):
         prioritized = isinstance(sampler, selectors.Prioritized)
         transforms = [FrameStack("obs", frames), FrameStack("pixels", frames)] if frames else ()
-        self.buffer = ReplayBuffer(
-            length * num_envs, num_envs, items=items, transforms=transforms, sampler=sampler, seed=1
-        )
+        self.options = {
+            "capacity": length * num_envs,
+            "num_envs": num_envs,
+            "items": items,
+            "transforms": transforms,
+            "sampler": sampler,
+        }
+        self.buffer = ReplayBuffer(**self.options, seed=1)
         self.model = BufferModel(length, num_envs, items, prioritized=prioritized, frames=frames)
         self.num_envs = num_envs
         self.number = 0
@@ -61,6 +69,16 @@ class Pair:
             steps = [self.rows(data, count) for _ in env_ids]
             self.buffer.add_steps(stacked([stacked(rows) for rows in steps]), env_ids=given_ids)
             self.model.add_steps(env_ids, steps)
+
+    def save_and_restore(self):
+        """Replaces the buffer by one that is restored from its save."""
+        if self.number == 0:
+            return  # nothing can be saved before the first step
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "save"
+            self.buffer.save(path)
+            self.buffer = ReplayBuffer(**self.options)
+            self.buffer.restore(path)
 
     def check(self):
         expected = self.model.all_items()
@@ -129,6 +147,8 @@ def test_a_buffer_agrees_with_the_model(sampler, data):
             env_ids = data.draw(st.lists(st.integers(0, num_envs - 1), unique=True))
             pair.buffer.end_episodes(env_ids=env_ids)
             pair.model.end_episodes(env_ids)
+        elif action == 2:
+            pair.save_and_restore()
         else:
             pair.add(data)
         if pair.model.priorities is not None:

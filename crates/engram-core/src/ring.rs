@@ -8,6 +8,7 @@ mod gather;
 mod index;
 mod items;
 mod largest;
+mod saved;
 mod sequences;
 mod step_buffer;
 
@@ -22,6 +23,7 @@ pub use frame_stack::FrameStack;
 pub use gather::{OutputColumn, OutputSource, RingGather};
 pub use index::{Drawn, ItemIndex, ItemStart, Priorities};
 pub use items::{EpisodeColumns, RingItems};
+pub use saved::{BufferRestore, EnvSteps, SavedRun, StepRun};
 pub use step_buffer::{StepBuffer, StepBufferOptions};
 
 /// Flag of a row: the step is the last one of its episode.
@@ -164,14 +166,54 @@ impl Ring {
                     let truncated = columns[episodes.truncated].piece(number, steps);
                     self.write_flags(*env, terminated, truncated, part.clone());
                 }
-                let env = &mut self.envs[*env];
-                env.added += part.len() as u64;
-                let stored = self.length.min(env.stored + part.len());
-                self.len += stored - env.stored;
-                env.stored = stored;
-                env.next_slot = (env.next_slot + part.len()) % self.length;
+                self.advance(*env, part.len());
             }
         }
+    }
+
+    /// Adds steps of an environment from a save, at most as many as there are slots. Without `flags`, the columns state
+    /// where episodes end, and the first step also counts as the first one of an episode.
+    fn add_saved(
+        &mut self,
+        env: usize,
+        columns: &[SharedBytes<'_>],
+        flags: Option<&[u8]>,
+        steps: usize,
+    ) {
+        for (index, source) in columns.iter().enumerate() {
+            self.write_cells(index, env, *source, 0..steps);
+        }
+        match (self.episode_columns, flags) {
+            (None, _) => {}
+            (Some(_), Some(flags)) => {
+                let EnvRing {
+                    added, next_slot, ..
+                } = self.envs[env];
+                for (number, flags) in flags.iter().enumerate() {
+                    let row = self.row(env, self.slot_after(next_slot, number));
+                    self.flags[row] = *flags;
+                    if flags & ENDED != 0 {
+                        self.envs[env].newest_end = added + number as u64 + 1;
+                    }
+                }
+            }
+            (Some(episodes), None) => {
+                let (terminated, truncated) =
+                    (columns[episodes.terminated], columns[episodes.truncated]);
+                self.write_flags(env, terminated, truncated, 0..steps);
+            }
+        }
+        self.advance(env, steps);
+    }
+
+    /// Counts steps of an environment that were written.
+    fn advance(&mut self, env: usize, steps: usize) {
+        let env = &mut self.envs[env];
+        env.added += steps as u64;
+        let stored = self.length.min(env.stored + steps);
+        self.len += stored - env.stored;
+        env.stored = stored;
+        env.next_slot = (env.next_slot + steps) % self.length;
     }
 
     /// Writes the cells `part` of `source` to the next slots of an environment.
@@ -240,6 +282,22 @@ impl Ring {
             env.stored = 0;
         }
         self.len = 0;
+    }
+
+    /// Forgets all steps that were ever added.
+    fn forget_all(&mut self) {
+        self.envs.fill(EnvRing::default());
+        self.len = 0;
+    }
+
+    /// Position and row of each stored step of an environment, oldest first.
+    fn stored_rows(&self, env: usize) -> impl Iterator<Item = (u64, usize)> {
+        let oldest = self.oldest(env);
+        let first = self.slot(env, oldest);
+        (0..self.envs[env].stored).map(move |number| {
+            let row = self.row(env, self.slot_after(first, number));
+            (oldest + number as u64, row)
+        })
     }
 
     /// Position of the oldest stored step of an environment; that of its next step if none is stored.

@@ -1,7 +1,10 @@
-//! Durable stores. `docs/format.md` specifies their files.
+//! Durable stores, and saved replay buffers. `docs/format.md` specifies their files.
 //!
 //! [`storage`] manages the directory of an open store; [`recover`] reads a directory when a store is opened.
+//! [`buffer_writer`] and [`buffer_reader`] save and restore replay buffers.
 
+mod buffer_reader;
+mod buffer_writer;
 mod byte_codec;
 mod change_codec;
 mod checkpoint_reader;
@@ -34,6 +37,8 @@ mod replay;
 mod serial_ranges;
 mod storage;
 
+pub use buffer_reader::SavedBuffer;
+pub use buffer_writer::{Interrupted, SaveTarget};
 pub use inspect::{
     FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
     InvalidRecord, inspect,
@@ -44,6 +49,8 @@ pub(crate) use recover::read_directory;
 pub use storage::{Checkpoint, StorageOptions};
 pub(crate) use storage::{CheckpointView, Storage};
 
+#[cfg(test)]
+mod buffer_tests;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]

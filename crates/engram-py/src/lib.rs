@@ -31,6 +31,7 @@ mod priority_tree;
 mod replay_buffer;
 mod reverb_import;
 mod sample;
+mod saved_buffer;
 mod scan;
 mod sender;
 mod server;
@@ -63,6 +64,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<priority_tree::PriorityTree>()?;
     module.add_class::<replay_buffer::Epoch>()?;
     module.add_class::<replay_buffer::ReplayBuffer>()?;
+    module.add_class::<saved_buffer::SavedBuffer>()?;
     module.add_class::<scan::PyScan>()?;
     module.add_class::<server::PyServer>()?;
     module.add_class::<snapshot::TableSnapshot>()?;

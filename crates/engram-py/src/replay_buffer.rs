@@ -1,6 +1,7 @@
 //! The native class of `engram.buffers.ReplayBuffer`.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engram_core::pool::Pool;
@@ -8,8 +9,8 @@ use engram_core::ring::{
     Drawn, EpisodeColumns, FrameStack, ItemStart, OutputColumn, OutputSource, RingItems,
     StepBuffer, StepBufferOptions,
 };
-use engram_core::{CellSpec, DType, Result, Shape, SharedBytes};
-use engram_engine::request_huge_pages;
+use engram_core::{CellSpec, DType, Layout, Result, Schema, Shape, SharedBytes, Signature};
+use engram_engine::{SaveTarget, request_huge_pages};
 use numpy::{PyArray1, PyArrayMethods};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
@@ -20,6 +21,8 @@ use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids, unknown_env};
 use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
 use crate::gil::ForkGuard;
 use crate::leaf::{MIN_DETACHED_BYTES, prevent_resize};
+use crate::saved_buffer::{SavedBuffer, interruptible};
+use crate::store::entropy;
 use crate::structure::Structure;
 use crate::{config, errors};
 
@@ -30,6 +33,8 @@ pub(crate) struct ReplayBuffer {
     /// No thread acquires the GIL while it holds this lock.
     buffer: ForkGuard<RwLock<StepBuffer>>,
     columns: StepColumns,
+    /// Names, nesting, dtypes and shapes of the columns of a step.
+    schema: Arc<Schema>,
     /// Structure of an item.
     structure: Arc<Structure>,
     /// Names, dtypes and shapes of the columns of an item, with the time axis.
@@ -259,7 +264,10 @@ impl ReplayBuffer {
     ) -> PyResult<Self> {
         let items: BufferItemsConfig = items.extract()?;
         let (structure, _) = Structure::of(signature)?;
-        let columns = config::signature(py, signature)?.columns;
+        let Signature {
+            columns,
+            structure: text,
+        } = config::signature(py, signature)?;
         let cells = columns.iter().map(|column| {
             let shape: Option<Shape> = column.shape.iter().copied().collect();
             let shape = shape.ok_or_else(|| {
@@ -277,6 +285,14 @@ impl ReplayBuffer {
         let cells = cells.collect::<PyResult<Vec<CellSpec>>>()?;
         let names: Vec<Box<str>> = columns.iter().map(|column| column.name.clone()).collect();
         let columns = StepColumns::new(py, structure, &cells)?;
+        let layout = Layout {
+            names: names.clone().into(),
+            structure: text,
+        };
+        let schema = Schema {
+            layout: Arc::new(layout),
+            cells: cells.clone().into(),
+        };
         let outputs = items.outputs(&cells);
         let item_columns = outputs.iter().map(|output| output.cell.clone());
         let item_columns = items.names.iter().cloned().zip(item_columns).collect();
@@ -302,6 +318,7 @@ impl ReplayBuffer {
         Ok(Self {
             buffer: ForkGuard::new("replay buffer", RwLock::new(buffer)),
             columns,
+            schema: Arc::new(schema),
             structure: Structure::parse(py, &items.structure)?,
             outputs: item_columns,
             steps_per_item: items.burn_in + items.length,
@@ -459,6 +476,29 @@ impl ReplayBuffer {
             buffer.clear();
             Ok(())
         })
+    }
+
+    /// Saves the buffer to a file; returns its size in bytes.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<u64> {
+        let lock = self.buffer.get(py)?;
+        let bytes = interruptible(py, move |interrupted| {
+            match SaveTarget::lock(&path, interrupted)? {
+                Some(target) => target.save(&lock.read(), &self.schema, entropy(), interrupted),
+                None => Ok(None),
+            }
+        })?;
+        Ok(bytes.unwrap_or_default())
+    }
+
+    /// Fills the buffer, to which no step was added, from a save.
+    fn restore(&self, py: Python<'_>, saved: &SavedBuffer) -> PyResult<()> {
+        let lock = self.buffer.get(py)?;
+        let saved = saved.take(py)?;
+        interruptible(py, |interrupted| {
+            saved.check_schema(&self.schema)?;
+            saved.restore(&mut lock.write(), interrupted)
+        })?;
+        Ok(())
     }
 
     /// Number of steps, and number of items.

@@ -109,7 +109,7 @@ fn all_options(
 
 /// Returns random bits for keys: even with a fixed seed, the keys of two runs of a program must differ, because the
 /// first run may have stored items.
-fn entropy() -> u64 {
+pub(crate) fn entropy() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 

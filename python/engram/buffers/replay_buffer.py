@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy.typing as npt
@@ -234,6 +235,62 @@ class ReplayBuffer:
         """
         if self._native is not None:
             self._native.clear()
+
+    def save(self, path: str | PathLike[str]) -> int:
+        """Saves the buffer to a file: its steps, their positions, episodes and priorities, and the random state.
+
+        The file is durable when this returns, and replaces an earlier one only then: after an error, a crash or a power
+        failure during the call, the earlier one is still there. Adding and sampling wait meanwhile. A file
+        `path + ".tmp"` that a crash has left is removed by the next call with this path.
+
+        Args:
+            path: The file. Its directory must exist.
+
+        Returns:
+            Size of the file in bytes.
+
+        Raises:
+            StorageError: The file cannot be written, for example because the disk is full.
+            UnsatisfiableError: The buffer has no columns yet: no step was added, and there is no `signature`.
+            InvalidArgumentError: `path` is not a path.
+        """
+        file = _checks.file("`path`", path)
+        if self._native is None:
+            raise UnsatisfiableError(
+                "the replay buffer has no columns to save yet; add a step first, or create it with `signature`"
+            )
+        return self._native.save(file)
+
+    def restore(self, path: str | PathLike[str]) -> None:
+        """Fills this buffer from a file that `save` has written; no step may have been added to it before.
+
+        Sampling continues as if it had not been interrupted, with the same random numbers, if both buffers have the
+        same settings. They may differ in all but `num_envs`:
+
+        - With a smaller `capacity`, the newest steps of each environment are restored.
+        - With other `items`, the same steps form other items. If the buffer was saved with `Steps()`, the first
+          restored step of each environment counts as the first one of an episode.
+        - Priorities belong to the steps that items begin with. Items that had none in the save get the largest one.
+          Without `Prioritized`, priorities are left out.
+        - `seed` has no influence.
+
+        Args:
+            path: The file.
+
+        Raises:
+            StorageError: The file does not exist, cannot be read, is damaged, or is not a saved replay buffer.
+            SignatureError: The steps of the save differ from `signature` in structure, dtype or shape, or do not have
+                the columns that `items` needs.
+            InvalidArgumentError: Steps were added to this buffer before, the save has another number of environments,
+                or `path` is not a path.
+            PriorityError: The weight of a priority, `priority ** exponent`, is above 1e290.
+            OutOfMemoryError: The memory for `capacity` steps cannot be reserved.
+        """
+        saved = _engram.SavedBuffer(_checks.file("`path`", path))
+        with self._first_add_lock:
+            native = self._create(saved.signature()) if self._native is None else self._native
+            native.restore(saved)
+            self._use(native)
 
     @property
     def num_items(self) -> int:

@@ -1,5 +1,7 @@
 //! Which items of a replay buffer can be sampled, and their priorities.
 
+mod restore;
+
 use std::ops::Range;
 
 use hashbrown::HashSet;
@@ -74,6 +76,13 @@ struct StartRange {
     /// Slot of the first of these steps.
     slot: usize,
     len: usize,
+}
+
+impl StartRange {
+    /// The positions of these steps.
+    fn positions(&self) -> Range<u64> {
+        self.first..self.first + self.len as u64
+    }
 }
 
 /// The priorities of items, by the row of the step that they begin with.
@@ -173,8 +182,8 @@ impl ItemIndex {
         let initial = self.priorities.as_mut().map_or(0.0, Priorities::initial);
         for env in envs {
             let new = items.starts(ring, env);
-            let StartRange { first, slot, len } = self.ranges[env];
-            let old = first..first + len as u64;
+            let slot = self.ranges[env].slot;
+            let old = self.ranges[env].positions();
             let new_slot = if new.is_empty() {
                 0
             } else {
@@ -198,16 +207,20 @@ impl ItemIndex {
                     priorities.set(row, initial);
                 }
             }
-            let new_len = range_len(&new);
-            if new_len != len {
-                self.len = self.len - len + new_len;
-                self.ends_are_current = false;
-            }
-            self.ranges[env] = StartRange {
+            let new = StartRange {
                 first: new.start,
                 slot: new_slot,
-                len: new_len,
+                len: range_len(&new),
             };
+            self.set_range(env, new);
+        }
+    }
+
+    fn set_range(&mut self, env: usize, new: StartRange) {
+        let old = std::mem::replace(&mut self.ranges[env], new);
+        if new.len != old.len {
+            self.len = self.len - old.len + new.len;
+            self.ends_are_current = false;
         }
     }
 
@@ -274,7 +287,7 @@ impl ItemIndex {
             Error::out_of_memory(what, self.len.checked_mul(size_of::<u64>()))
         })?;
         keys.extend(self.ranges.iter().enumerate().flat_map(|(env, range)| {
-            let positions = range.first..range.first + range.len as u64;
+            let positions = range.positions();
             positions.map(move |position| item_key(env, position, envs))
         }));
         shuffle(&mut keys, random);

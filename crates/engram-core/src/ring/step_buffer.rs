@@ -15,11 +15,11 @@ use crate::text::count;
 /// The steps of several environments, and the items that are sampled from them.
 #[derive(Debug)]
 pub struct StepBuffer {
-    ring: Ring,
-    items: RingItems,
-    index: ItemIndex,
+    pub(super) ring: Ring,
+    pub(super) items: RingItems,
+    pub(super) index: ItemIndex,
     gather: RingGather,
-    rng: TableRng,
+    pub(super) rng: TableRng,
 }
 
 /// The settings of a [`StepBuffer`].

@@ -67,7 +67,7 @@ impl DictionaryWriter for CheckpointWriter {
     }
 
     fn write_record(&mut self, kind: u32, body: &[u8]) {
-        self.records.add(kind, body, &[]);
+        self.records.add(kind, &[body]);
     }
 }
 

@@ -43,7 +43,7 @@ impl DictionaryWriter for OpenChunkLog {
     }
 
     fn write_record(&mut self, kind: u32, body: &[u8]) {
-        let bytes = self.records.add(kind, body, &[]);
+        let bytes = self.records.add(kind, &[body]);
         self.log.add_bytes(bytes);
     }
 }
@@ -139,7 +139,7 @@ impl OpenChunkLog {
         let mut header = Vec::with_capacity(128);
         put_chunk(&mut header, chunk, serial, schema);
         let payload = chunk.payload().pin().map_err(io::Error::other)?;
-        let bytes = self.records.add(kind::CHUNK, &header, &payload);
+        let bytes = self.records.add(kind::CHUNK, &[&header, &payload]);
         self.records.check()?;
         self.log.add_bytes(bytes);
         let previous = self.log.add_chunk(chunk, serial, bytes);

@@ -44,6 +44,9 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Renames a file. Fails if there is a file with the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
+    /// Renames a file. Replaces a file with the new name.
+    fn replace(&self, from: &str, to: &str) -> io::Result<()>;
+
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Makes all earlier creations, renames and removals of files durable.

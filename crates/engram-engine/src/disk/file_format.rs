@@ -35,15 +35,17 @@ pub(crate) enum FileKind {
     Log,
     /// The mark that a store writes when it is closed.
     Closed,
+    /// A saved replay buffer.
+    SavedBuffer,
 }
 
 /// A file's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
     pub(crate) kind: FileKind,
-    /// Random id of the store that the file belongs to.
+    /// Random id of the store that the file belongs to, or of the save.
     pub(crate) store: u64,
-    /// The file's number, as in its name.
+    /// The file's number, as in its name; for a save, its id again.
     pub(crate) number: u64,
 }
 
@@ -56,6 +58,7 @@ impl FileHeader {
             FileKind::Checkpoint => 1,
             FileKind::Log => 2,
             FileKind::Closed => 3,
+            FileKind::SavedBuffer => 4,
         });
         bytes.put_u64(self.store);
         bytes.put_u64(self.number);
@@ -90,8 +93,9 @@ impl FileHeader {
             1 => FileKind::Checkpoint,
             2 => FileKind::Log,
             3 => FileKind::Closed,
+            4 => FileKind::SavedBuffer,
             other => {
-                let reason = format!("it has the unknown file kind {other}, expected 1 to 3");
+                let reason = format!("it has the unknown file kind {other}, expected 1 to 4");
                 return Err(UnusableData(reason).into());
             }
         };

@@ -1,5 +1,6 @@
-//! Kinds of records: 1 to 3 occur in logs and checkpoints, 4 to 9 only in logs, 16 to 22 only in checkpoints,
-//! and 23 only in the file `CLOSED`. `docs/format.md` specifies their bodies.
+//! Kinds of records: 1 to 3 occur in logs and checkpoints, 4 to 9 only in logs, 16 to 22 only in checkpoints, 23 only in
+//! the file `CLOSED`, and 24 to 26 only in saved replay buffers, which also have layouts, schemas and an `end` record.
+//! `docs/format.md` specifies their bodies.
 
 /// Defines a layout.
 pub(crate) const LAYOUT: u32 = 1;
@@ -36,3 +37,9 @@ pub(crate) const END: u32 = 21;
 pub(crate) const SERIALS: u32 = 22;
 /// Where the logs ended when the store was closed.
 pub(crate) const CLOSED: u32 = 23;
+/// A saved replay buffer: its schema, its size and its random generator.
+pub(crate) const BUFFER: u32 = 24;
+/// Which steps the environments of a saved replay buffer have.
+pub(crate) const ENVIRONMENTS: u32 = 25;
+/// Consecutive steps of an environment.
+pub(crate) const STEPS: u32 = 26;

@@ -6,17 +6,22 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf, absolute};
+use std::thread;
+use std::time::Duration;
 
 use engram_core::Result;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, fstat, openat, renameat, renameat_with};
-use rustix::fs::{statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, openat};
+use rustix::fs::{renameat, renameat_with, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::direct_io::DirectFile;
 use super::directory::{Directory, FileId, OsFile, ReadableFile, WritableFile};
 use super::directory_lock::{DirectoryLock, lock_exclusive, lock_new};
 use super::file_names::LOCK;
+
+/// Interval at which [`OsDirectory::lock_handle`] tries again.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Mode of new files: other users can neither read them nor lock the directory.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -52,6 +57,25 @@ impl OsDirectory {
     pub(crate) fn lock(&self) -> Result<()> {
         *self.lock.lock() = Some(lock_exclusive(self)?);
         Ok(())
+    }
+
+    /// Waits until no other thread or process has this lock of the directory, which is not that of a store. Returns
+    /// false, without the lock, once `interrupted` returns true. On file systems without locks, it does nothing.
+    pub(super) fn lock_handle(&self, interrupted: &mut dyn FnMut() -> bool) -> bool {
+        while let Err(Errno::WOULDBLOCK) =
+            flock(&self.handle, FlockOperation::NonBlockingLockExclusive)
+        {
+            if interrupted() {
+                return false;
+            }
+            thread::sleep(LOCK_POLL_INTERVAL);
+        }
+        true
+    }
+
+    /// Releases the lock of [`Self::lock_handle`]. Closing the handle is not enough: a forked child may have a copy of it.
+    pub(super) fn unlock_handle(&self) {
+        let _ = flock(&self.handle, FlockOperation::Unlock);
     }
 
     /// Opens a file of this directory: see [`open_file`].
@@ -170,6 +194,10 @@ impl Directory for OsDirectory {
             },
             outcome => Ok(outcome?),
         }
+    }
+
+    fn replace(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(renameat(&self.handle, from, &self.handle, to)?)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

@@ -208,12 +208,16 @@ impl Directory for PowerLossDirectory {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        if self.current.lock().contains_key(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.replace(from, to)
+    }
+
+    fn replace(&self, from: &str, to: &str) -> io::Result<()> {
         self.count_write()?;
         let content = self.content(from)?;
         let mut current = self.current.lock();
-        if current.contains_key(to) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
         current.remove(from);
         current.insert(to.into(), content);
         Ok(())

@@ -250,6 +250,11 @@ impl ChunkHeader {
 }
 
 impl ReadDictionary {
+    /// The schema with this number.
+    pub(crate) fn schema(&self, number: u32) -> Result<Arc<Schema>, UnusableData> {
+        look_up(&self.schemas, number, "schema")
+    }
+
     /// Adds a definition from its record; returns false if the record is not a definition.
     pub(crate) fn add_record(&mut self, kind: u32, body: &[u8]) -> Result<bool, UnusableData> {
         let mut reader = BodyReader(body);
@@ -309,7 +314,7 @@ impl ReadDictionary {
         reader: &mut BodyReader<'_>,
     ) -> Result<ChunkHeader, UnusableData> {
         let key = reader.u64()?;
-        let schema = look_up(&self.schemas, reader.u32()?, "schema")?;
+        let schema = self.schema(reader.u32()?)?;
         let origin = Origin {
             key,
             first_step: reader.u64()?,

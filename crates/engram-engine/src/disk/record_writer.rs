@@ -45,23 +45,22 @@ impl RecordWriter {
         self.count
     }
 
-    /// Adds a record whose body consists of two pieces; returns the record's size in bytes. The next `check` or
-    /// `finish` returns the error if it cannot be written.
-    pub(crate) fn add(&mut self, kind: u32, head: &[u8], tail: &[u8]) -> u64 {
-        let body = [head, tail];
-        let len = head.len() + tail.len();
+    /// Adds a record whose body is given in pieces; returns the record's size in bytes. The next `check` or `finish`
+    /// returns the error if it cannot be written.
+    pub(crate) fn add(&mut self, kind: u32, body: &[&[u8]]) -> u64 {
+        let len = body.iter().map(|piece| piece.len()).sum();
         let bytes = record_bytes(len) as u64;
         if self.outcome.is_err() {
             return bytes;
         }
-        let header = record_header(self.number, self.bytes, kind, &body);
+        let header = record_header(self.number, self.bytes, kind, body);
         let zeros = &[0; 8][..padding(len)];
         if len >= LARGE_BODY_BYTES {
-            let pieces = [&self.buffer[..], &header, head, tail, zeros];
+            let pieces = [&[&self.buffer[..], &header], body, &[zeros]].concat();
             self.outcome = self.file.append(&pieces);
             self.buffer.clear();
         } else {
-            for piece in [&header[..], head, tail, zeros] {
+            for piece in [&[&header[..]], body, &[zeros]].concat() {
                 self.buffer.put(piece);
             }
             if self.buffer.len() >= WRITE_BYTES {

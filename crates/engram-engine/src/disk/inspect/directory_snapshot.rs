@@ -110,6 +110,10 @@ impl Directory for DirectorySnapshot {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
+    fn replace(&self, _: &str, _: &str) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
     fn remove(&self, _: &str) -> io::Result<()> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }

@@ -1,0 +1,118 @@
+//! The priorities of a save, and the index of a buffer that is filled from one.
+//!
+//! While the save is read, the priorities of restored steps are *staged*: stored in the rows of the steps, NaN for steps
+//! with which no item of the save begins.
+
+use super::{DEFAULT_PRIORITY, ItemIndex, StartRange, range_len};
+use crate::error::Result;
+use crate::ring::{Ring, RingItems};
+use crate::selector::SelectorKind;
+
+impl ItemIndex {
+    /// True if items have priorities.
+    pub(in crate::ring) fn has_priorities(&self) -> bool {
+        self.priorities.is_some()
+    }
+
+    /// The priorities of the items that begin with `len` consecutive steps, of which the first has this position and row;
+    /// NaN where no item begins. `None` if there are no priorities.
+    pub(in crate::ring) fn priorities(
+        &self,
+        env: usize,
+        position: u64,
+        row: usize,
+        len: usize,
+    ) -> Option<impl Iterator<Item = f64>> {
+        let values = &self.priorities.as_ref()?.values.as_f64s()[row..row + len];
+        let items = self.ranges[env].positions();
+        let priority = move |(value, position): (&f64, u64)| {
+            if items.contains(&position) {
+                *value
+            } else {
+                f64::NAN
+            }
+        };
+        Some(values.iter().zip(position..).map(priority))
+    }
+
+    /// Stages the priorities of the next `len` steps of an environment; `None` if the save has none.
+    ///
+    /// # Errors
+    /// [`crate::Error::Priority`] if one of them is not allowed. Then none is staged.
+    pub(in crate::ring) fn stage(
+        &mut self,
+        ring: &Ring,
+        env: usize,
+        len: usize,
+        saved: Option<&[[u8; 8]]>,
+    ) -> Result<()> {
+        let Some(priorities) = &mut self.priorities else {
+            return Ok(());
+        };
+        let saved =
+            |number: usize| saved.map_or(f64::NAN, |saved| f64::from_le_bytes(saved[number]));
+        let kind = SelectorKind::Prioritized {
+            exponent: priorities.exponent,
+        };
+        (0..len)
+            .map(saved)
+            .filter(|priority| !priority.is_nan())
+            .try_for_each(|priority| kind.check_priority_for("the replay buffer", priority))?;
+        let next = ring.envs[env].next_slot;
+        for number in 0..len {
+            let row = ring.row(env, ring.slot_after(next, number));
+            priorities.values.as_f64s_mut()[row] = saved(number);
+        }
+        Ok(())
+    }
+
+    /// Removes all staged priorities.
+    pub(in crate::ring) fn discard_staged(&mut self, ring: &Ring) {
+        if let Some(priorities) = &mut self.priorities {
+            for (_, row) in (0..ring.num_envs()).flat_map(|env| ring.stored_rows(env)) {
+                priorities.values.as_f64s_mut()[row] = 0.0;
+            }
+        }
+    }
+
+    /// Indexes the steps of a ring that was filled from a save. Items without a staged priority get that of new items.
+    pub(in crate::ring) fn finish_restore(&mut self, ring: &Ring, items: &RingItems) {
+        for env in 0..ring.num_envs() {
+            let starts = items.starts(ring, env);
+            let slot = ring.slot(env, starts.start);
+            let range = StartRange {
+                first: starts.start,
+                slot: if starts.is_empty() { 0 } else { slot },
+                len: range_len(&starts),
+            };
+            self.set_range(env, range);
+        }
+        let Some(priorities) = &mut self.priorities else {
+            return;
+        };
+        let rows = |range: &StartRange, env| {
+            let items = range.positions();
+            let stored = ring.stored_rows(env);
+            stored.map(move |(position, row)| (row, items.contains(&position)))
+        };
+        let mut largest = 0.0;
+        for (env, range) in self.ranges.iter().enumerate() {
+            for (row, _) in rows(range, env).filter(|(_, is_item)| *is_item) {
+                largest = f64::max(largest, priorities.get(row)); // not NaN
+            }
+        }
+        let initial = if largest > 0.0 {
+            largest
+        } else {
+            DEFAULT_PRIORITY
+        };
+        for (env, range) in self.ranges.iter().enumerate() {
+            for (row, is_item) in rows(range, env) {
+                let staged = std::mem::replace(&mut priorities.values.as_f64s_mut()[row], 0.0);
+                if is_item {
+                    priorities.set(row, if staged.is_nan() { initial } else { staged });
+                }
+            }
+        }
+    }
+}
