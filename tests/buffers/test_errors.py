@@ -326,8 +326,17 @@ def test_the_first_call_also_rejects_environments():
     for add, text in ENV_IDS[:-1]:  # the last one is rejected for its columns
         with raises(InvalidArgumentError, text):
             add(buffer)
-    with raises(SignatureError, "column `action` must have shape [num_envs, ...]; got []; use `add` for a single step"):
+    with raises(
+        SignatureError,
+        "column `action` must have shape [num_envs, ...]; got []; for a single step, use `ReplayBuffer.add`",
+    ):
         buffer.add_batch(STEP)
+    with raises(
+        SignatureError,
+        "column `x/0` must have shape [num_envs, ...]; got []; lists are nests: wrap `x` in numpy.asarray to store one "
+        "array column",
+    ):
+        buffer.add_batch({"x": [1.0, 2.0]})
     with raises(
         SignatureError,
         "column `action` must have shape [num_envs, T, ...]; got [2]; if there is one environment, add an axis "
