@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "MAX_PRIORITY",
     "Batch",
     "BatchedWriter",
     "BufferBatch",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 __version__: str
+MAX_PRIORITY: float  # of a PriorityTree
 
 def after_fork_in_child() -> None: ...
 def check_env_ids(env_ids: npt.ArrayLike, num_envs: int) -> None: ...

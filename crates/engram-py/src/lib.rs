@@ -62,6 +62,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<history::TrajectoryColumn>()?;
     module.add_class::<pattern_writer::PatternWriter>()?;
     module.add_class::<priority_tree::PriorityTree>()?;
+    module.add("MAX_PRIORITY", engram_core::selector::MAX_WEIGHT)?;
     module.add_class::<replay_buffer::Epoch>()?;
     module.add_class::<replay_buffer::ReplayBuffer>()?;
     module.add_class::<saved_buffer::SavedBuffer>()?;

@@ -1,14 +1,12 @@
 //! Numbered priorities, from which numbers are drawn in proportion: for `engram.compat.alf`.
 
 use engram_core::ring::Priorities;
+use engram_core::selector::MAX_WEIGHT;
 use numpy::{PyArray1, PyArrayMethods};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::errors;
-
-/// Maximum of a priority: the sum of 2^32 of them is finite.
-const MAX_PRIORITY: f64 = 1e290;
 
 /// The priorities of rows, which begin as 0; their sum and the largest of them.
 ///
@@ -67,10 +65,9 @@ impl PriorityTree {
         let indices = indices.collect::<PyResult<Vec<usize>>>()?;
         if let Some(bad) = priorities
             .iter()
-            .find(|it| !(0.0..=MAX_PRIORITY).contains(*it))
+            .find(|it| !(0.0..=MAX_WEIGHT).contains(*it))
         {
-            let text =
-                format!("each of `priorities` must be from 0 to {MAX_PRIORITY:e}; got {bad}");
+            let text = format!("each of `priorities` must be from 0 to {MAX_WEIGHT:e}; got {bad}");
             return Err(errors::invalid(py, text));
         }
         let mut tree = self.priorities.lock();

@@ -272,6 +272,24 @@ def test_invalid_sizes_are_rejected(alf):
         alf.RingBuffer(alf.TensorSpec(()), 1, max_length=0)
 
 
+INTEGERS = ["uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
+FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.mark.parametrize("name", ["bool", *INTEGERS, *FLOATS])
+def test_every_dtype_can_be_stored(alf, name):
+    torch = alf_buffers.torch
+    dtype = getattr(torch, name)
+    ring = alf.RingBuffer(alf.TensorSpec((2,), dtype), 3, max_length=1)
+    ring.enqueue(torch.tensor([[0, 1], [1, 0]]).to(dtype), ints([2, 0]))
+    taken = ring.dequeue(ints([0, 2]))
+    assert taken.dtype == dtype
+    assert taken.to(torch.complex64).real.tolist() == [[[1, 0]], [[0, 1]]]
+    if name in INTEGERS:
+        ring.enqueue(torch.tensor([[0, 100], [1, 0], [0, 0]], dtype=torch.uint16))
+        assert ring.dequeue(ints([0])).tolist() == [[[0, 100]]]
+
+
 def test_specs_of_other_libraries_are_accepted(alf):
     torch = alf_buffers.torch
     ring = alf.RingBuffer([torch.zeros(2, dtype=torch.int16)], 1)

@@ -122,9 +122,9 @@ def _check_dtype(what: str, leaf: torch.Tensor, dtype: torch.dtype) -> None:
         raise InvalidArgumentError(f"{what} must be convertible to {dtype}; got {leaf.dtype}")
     if dtype.is_floating_point or dtype.is_complex or torch.bool in (dtype, leaf.dtype):
         return
-    limits = torch.iinfo(dtype)
-    if leaf.numel() and not limits.min <= int(leaf.min()) <= int(leaf.max()) <= limits.max:
+    limits, values = torch.iinfo(dtype), leaf.cpu().numpy()  # PyTorch lacks `min` for some dtypes
+    if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
         raise InvalidArgumentError(
             f"{what} must be from {limits.min} to {limits.max}, the limits of {dtype}; got values from "
-            f"{int(leaf.min())} to {int(leaf.max())}"
+            f"{values.min()} to {values.max()}"
         )

@@ -13,9 +13,6 @@ from engram.errors import InvalidArgumentError
 
 __all__ = ["StartPriorities"]
 
-_MAX_PRIORITY = 1e290
-"""Maximum of a priority: sums of them are finite."""
-
 _LOG_LENGTH = 2**16
 """Number of changes after which another process copies all priorities instead of those that changed."""
 
@@ -38,8 +35,8 @@ class StartPriorities(HostModule):
 
     def __init__(self, num_envs: int, length: int, minimum: float, *, shared: bool) -> None:
         super().__init__(shared=shared)
-        if not 0 <= _checks.finite("`initial_priority`", minimum) <= _MAX_PRIORITY:
-            raise InvalidArgumentError(f"`initial_priority` must be from 0 to {_MAX_PRIORITY}; got {minimum}")
+        if not 0 <= _checks.finite("`initial_priority`", minimum) <= _engram.MAX_PRIORITY:
+            raise InvalidArgumentError(f"`initial_priority` must be from 0 to {_engram.MAX_PRIORITY}; got {minimum}")
         self._length = length
         self._minimum = minimum
         self._add("values", (num_envs * length,), torch.float64)
@@ -93,10 +90,10 @@ class StartPriorities(HostModule):
         Raises:
             AssertionError: A priority is negative, NaN, infinite or too large.
         """
-        allowed = (priorities >= 0) & (priorities <= _MAX_PRIORITY)
+        allowed = (priorities >= 0) & (priorities <= _engram.MAX_PRIORITY)
         if not allowed.all():
             bad = priorities[~allowed].flat[0]
-            raise AssertionError(f"each of `priorities` must be from 0 to {_MAX_PRIORITY}; got {bad}")
+            raise AssertionError(f"each of `priorities` must be from 0 to {_engram.MAX_PRIORITY}; got {bad}")
 
     def draw(self, n: int, *, with_replacement: bool) -> Ints:
         """Draws rows in proportion to their priorities, of which one must be above 0.
@@ -127,16 +124,17 @@ class StartPriorities(HostModule):
         self._array("log_end")[()] = end
 
     def _updated_tree(self) -> _engram.PriorityTree:
-        end = int(self._array("log_end")) if self._shared else 0
-        if self._tree is None or end - self._applied > _LOG_LENGTH:
-            self._tree = _engram.PriorityTree(len(self.values))
+        tree, end = self._tree, int(self._array("log_end")) if self._shared else 0
+        if tree is not None and end == self._applied:
+            return tree
+        if tree is None or end - self._applied > _LOG_LENGTH:
+            tree = _engram.PriorityTree(len(self.values))
             rows = np.flatnonzero(self.values)
-            self._tree.set(rows, self.values[rows])
-        elif end > self._applied:
+        else:
             rows = self._array("log")[np.arange(self._applied, end) % _LOG_LENGTH]
-            self._tree.set(rows, self.values[rows])
-        self._applied = end
-        return self._tree
+        tree.set(rows, self.values[rows])
+        self._tree, self._applied = tree, end
+        return tree
 
     def _load_from_state_dict(
         self,
@@ -147,8 +145,10 @@ class StartPriorities(HostModule):
     ) -> None:
         values = state_dict.get(f"{prefix}values", torch.zeros(()))
         length = state_dict.get(f"{prefix}sequence_length", torch.ones(()))
-        if not bool(((values >= 0) & (values <= _MAX_PRIORITY)).all() & (length >= 1).all()):
-            args[-1].append(f"{prefix}values must be from 0 to {_MAX_PRIORITY}, and {prefix}sequence_length above 0")
+        if not bool(((values >= 0) & (values <= _engram.MAX_PRIORITY)).all() & (length >= 1).all()):
+            args[-1].append(
+                f"{prefix}values must be from 0 to {_engram.MAX_PRIORITY}, and {prefix}sequence_length above 0"
+            )
             return
         if f"{prefix}values" not in state_dict:
             self.values[:] = self._minimum

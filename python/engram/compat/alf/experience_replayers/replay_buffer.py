@@ -1,5 +1,6 @@
 """ALF's replay buffer: sequences of the newest steps of several environments, sampled uniformly or by priority."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,18 +174,15 @@ class ReplayBuffer(RingBuffer):
             is_first = (_on_host(given[self._step_type]) == _FIRST) | (positions == 0)
             self._episodes.add(envs, positions, is_first)
             if self._returns is not None:
-                self._record_returns(envs, positions, is_first, _on_host(given[self._discount]) == 0)
+                new = self._returns.add(envs, positions, is_first, _on_host(given[self._discount]) == 0)
+                self._complete_returns(self._returns, new)
         if self._priorities is not None:
             added = self._starts(envs).after(old.end).rows(self._max_length)
             self._priorities.set(added, self._priorities.initial())
 
-    def _record_returns(
-        self, envs: Ints, positions: Ints, is_first: npt.NDArray[np.bool_], discount_is_0: npt.NDArray[np.bool_]
-    ) -> None:
-        returns = self._returns
-        if returns is None:
-            return
-        for env, begin, end in returns.add(envs, positions, is_first, discount_is_0):
+    def _complete_returns(self, returns: EpisodicReturns, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Computes the returns of some ranges of steps, as `EpisodicReturns.add` returns them."""
+        for env, begin, end in ranges:
             steps = np.arange(begin, end + 1)
             fields = self._read(np.array(env), steps, (self._reward, self._discount), convert=False)
             rewards, discounts = (_on_host(field).astype(np.float64) for field in fields)

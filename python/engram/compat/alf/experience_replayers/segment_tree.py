@@ -11,9 +11,6 @@ from engram.compat.alf._host import Ints, host_ints
 
 __all__ = ["MaxSegmentTree", "MinSegmentTree", "SegmentTree", "SumSegmentTree"]
 
-_MAX_VALUE = 1e290
-"""Maximum of a value of a `SumSegmentTree`: sums of them are finite."""
-
 
 class SegmentTree(torch.nn.Module):
     """Values, and the result of an operation on all of them. All values begin as 0.
@@ -209,9 +206,9 @@ class SumSegmentTree(SegmentTree):
 
     def _set(self, indices: Ints, values: torch.Tensor) -> None:
         exact = values.cpu().to(torch.float64).numpy()
-        allowed = (exact >= 0) & (exact <= _MAX_VALUE)
+        allowed = (exact >= 0) & (exact <= _engram.MAX_PRIORITY)
         if not allowed.all():
-            raise AssertionError(f"each value must be from 0 to {_MAX_VALUE}; got {exact[~allowed].flat[0]}")
+            raise AssertionError(f"each value must be from 0 to {_engram.MAX_PRIORITY}; got {exact[~allowed].flat[0]}")
         super()._set(indices, values)
         if self._sums is not None:
             self._sums.set(indices, exact)
@@ -236,8 +233,8 @@ class SumSegmentTree(SegmentTree):
         *args: Any,  # noqa: ANN401, PyTorch's
     ) -> None:
         values = state_dict.get(f"{prefix}values", torch.zeros(()))
-        if not bool(((values >= 0) & (values <= _MAX_VALUE)).all()):
-            args[-1].append(f"{prefix}values must be from 0 to {_MAX_VALUE}")
+        if not bool(((values >= 0) & (values <= _engram.MAX_PRIORITY)).all()):
+            args[-1].append(f"{prefix}values must be from 0 to {_engram.MAX_PRIORITY}")
             return
         super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
         self._sums = None

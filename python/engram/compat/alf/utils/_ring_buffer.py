@@ -19,6 +19,15 @@ __all__ = ["POS", "SIZE", "RingBuffer"]
 _POLL_INTERVAL = 0.2
 """Seconds after which a waiting call tests its condition again, even without a signal."""
 
+_AS_BITS = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
+"""Dtypes of the same size for those with which PyTorch cannot index."""
+
 SIZE, POS = "current_size", "current_pos"
 """Names of the buffers with the number of stored steps, and of steps ever added, of each environment."""
 
@@ -327,7 +336,11 @@ class RingBuffer(torch.nn.Module):
     def _store(self, envs: Ints, positions: Ints, leaves: list[torch.Tensor]) -> None:
         rows = self._rows(envs, positions)
         for key, leaf in zip(self._keys, leaves, strict=True):
-            self._buffers[key].flatten(0, 1).index_copy_(0, rows, leaf)
+            flat, bits = self._buffers[key].flatten(0, 1), _AS_BITS.get(leaf.dtype)
+            if bits is None:
+                flat.index_copy_(0, rows, leaf)
+            else:
+                flat.view(bits).index_copy_(0, rows, leaf.view(bits))
 
     def _advance(self, envs: Ints, steps: int) -> None:
         """Makes the steps visible that were stored after the newest ones."""
