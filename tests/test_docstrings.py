@@ -33,7 +33,8 @@ WITH_TENSORFLOW = {
 def of_compat():
     """Modules of `engram.compat`; those that need TensorFlow are marked."""
     for module in modules("engram.compat"):
-        yield pytest.param(module, marks=[pytest.mark.frameworks] if module in WITH_TENSORFLOW else [])
+        needed = module in WITH_TENSORFLOW or module.startswith("engram.compat.tf_agents")
+        yield pytest.param(module, marks=[pytest.mark.frameworks] if needed else [])
 
 
 AUDITED = [

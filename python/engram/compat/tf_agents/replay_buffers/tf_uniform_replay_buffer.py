@@ -27,7 +27,13 @@ with importing_extra("tensorflow", "engram.compat.tf_agents"):
 __all__ = ["BufferInfo", "TFUniformReplayBuffer"]
 
 BufferInfo = namedtuple("BufferInfo", ["ids", "probabilities"])  # noqa: PYI024, as in TF-Agents
-BufferInfo.__doc__ = """Ids and probabilities of items; see `TFUniformReplayBuffer`."""
+BufferInfo.__doc__ = """What a `TFUniformReplayBuffer` returns with items.
+
+Attributes:
+    ids: int64 tensor: the ids of the items; with `single_deterministic_pass`, the numbers of their rows.
+    probabilities: float32 tensor: the probability with which a draw chooses the sequence; `()` with
+        `single_deterministic_pass`.
+"""
 
 
 class TFUniformReplayBuffer(ReplayBuffer):
@@ -111,7 +117,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         return self._options.table_fn
 
     def variables(self) -> list[Any]:
-        """Variables of the tables of data and of ids, and the last id; none if the items are in Engram's memory."""
+        """The variables of the tables of data and of ids, and the last id; none if items are in Engram's memory."""
         return self._storage.variables()  # type: ignore[no-any-return]  # of two classes
 
     @without_autograph
