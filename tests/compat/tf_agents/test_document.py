@@ -1,11 +1,14 @@
 """The names, arguments and calls of TF-Agents' documentation, and what is raised without TensorFlow."""
 
 import inspect
+import re
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 from support import raises, run_python
-from tf_agents_buffers import BufferModel, batch, data_spec, fill
+from tf_agents_buffers import BufferModel, batch, data_spec, fill, values
 
 
 @pytest.mark.frameworks
@@ -130,6 +133,37 @@ def test_the_base_class_calls_its_hooks(tf, replay_buffers):
         buffer.as_dataset(single_deterministic_pass=True)
     with pytest.raises(NotImplementedError):
         buffer.add_batch(batch(1, 0))
+
+
+@pytest.mark.frameworks
+def test_the_page_about_tf_agents_runs(tf, capsys, tmp_path):
+    tf.random.set_seed(0)
+    page = Path(__file__).parents[3] / "docs" / "coming-from-tf-agents.md"
+    code_and_output = r"^```\{\.python\}\n(.*?)^```\n\n```text\n(.*?)^```"
+    blocks = re.findall(code_and_output, page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    file = tmp_path / "page.py"  # AutoGraph reads the source
+    file.write_text("\n".join(code for code, _ in blocks), encoding="utf-8")
+    runpy.run_path(str(file))
+    assert capsys.readouterr().out == "".join(printed for _, printed in blocks)
+
+
+@pytest.mark.frameworks
+def test_the_example_of_the_class_runs(tf, replay_buffers):
+    lines = inspect.cleandoc(replay_buffers.TFUniformReplayBuffer.__doc__).splitlines()
+    create, add, *loop = [line[4:] for line in lines if line.startswith("    ")]
+    spec, learned = data_spec(tf), []
+
+    def learn(items):
+        learned.append(values(items).shape)
+        if len(learned) == 2:
+            raise StopIteration
+
+    names = {"TFUniformReplayBuffer": replay_buffers.TFUniformReplayBuffer, "data_spec": spec, "tf": tf, "learn": learn}
+    names["item"] = tf.nest.map_structure(lambda each: tf.zeros(each.shape, each.dtype), spec)
+    with pytest.raises(StopIteration):
+        exec("\n".join([create, add, add, *loop]), names)  # noqa: S102, trusted code
+    assert learned == [(32, 2)] * 2
 
 
 @pytest.mark.parametrize(

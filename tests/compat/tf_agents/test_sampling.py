@@ -173,7 +173,7 @@ def test_sampling_does_not_change_earlier_results(tf, create):
 
 
 @pytest.mark.parametrize("method", ["get_next", "as_dataset"])
-def test_sizes_of_samples_are_checked(tf, create, method):
+def test_numbers_of_sequences_and_steps_are_checked(tf, create, method):
     call = getattr(create(data_spec(tf), 1, 2), method)
     for arguments, text in [
         ((-1,), "`sample_batch_size` must be at least 0; got -1"),

@@ -46,14 +46,14 @@ def call_python(
     Args:
         method: A bound method. It returns one array per spec.
         constants: The first arguments.
-        inputs: Tensors, the other arguments.
+        inputs: Tensors or arrays, the other arguments.
         specs: `tf.TensorSpec` of each result; in a graph, sizes that are None are unknown.
 
     Returns:
         One tensor per spec; the operation if there are no specs and the call is in a graph.
     """
     if tf.executing_eagerly():
-        arrays = method(*constants, *[tensor.numpy() for tensor in inputs])
+        arrays = method(*constants, *[tensor.numpy() if tf.is_tensor(tensor) else tensor for tensor in inputs])
         return [tf.constant(array, spec.dtype) for array, spec in zip(arrays, specs, strict=True)]
     _exit_guard.register()
     reference = weakref.WeakMethod(method)

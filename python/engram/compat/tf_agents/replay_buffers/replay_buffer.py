@@ -53,7 +53,11 @@ class ReplayBuffer(tf.Module):
 
     @without_autograph
     def num_frames(self) -> Any:  # noqa: ANN401, a tensor
-        """Number of items in the buffer, an int64 tensor `[]`."""
+        """Number of items in the buffer, an int64 tensor `[]`.
+
+        Raises:
+            NotImplementedError: The subclass does not implement it.
+        """
         return self._num_frames()
 
     @without_autograph
@@ -65,6 +69,9 @@ class ReplayBuffer(tf.Module):
 
         Returns:
             None if called eagerly, otherwise the operation.
+
+        Raises:
+            NotImplementedError: The subclass does not implement it.
         """
         return self._add_batch(items)
 
@@ -84,6 +91,9 @@ class ReplayBuffer(tf.Module):
 
         Returns:
             The data, and information about it.
+
+        Raises:
+            NotImplementedError: The subclass does not implement it.
         """
         return self._get_next(sample_batch_size, num_steps, time_stacked)
 
@@ -114,6 +124,7 @@ class ReplayBuffer(tf.Module):
 
         Raises:
             ValueError: `data_spec` contains lists, which `tf.data` does not support.
+            NotImplementedError: The subclass does not implement it.
         """
         if _contains_list(self.data_spec):
             raise ValueError(
@@ -127,7 +138,14 @@ class ReplayBuffer(tf.Module):
 
     @without_autograph
     def gather_all(self) -> Any:  # noqa: ANN401, a nest
-        """Returns all items: nest of tensors `[batch_size, T, ...]`, in the order in which they were added."""
+        """Returns all items.
+
+        Returns:
+            A nest of tensors `[batch_size, T, ...]`, in the order in which they were added.
+
+        Raises:
+            NotImplementedError: The subclass does not implement it.
+        """
         return self._gather_all()
 
     @without_autograph
@@ -136,6 +154,9 @@ class ReplayBuffer(tf.Module):
 
         Returns:
             None if called eagerly, otherwise the operation.
+
+        Raises:
+            NotImplementedError: The subclass does not implement it.
         """
         return self._clear()
 

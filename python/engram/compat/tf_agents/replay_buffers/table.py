@@ -47,7 +47,7 @@ class Table(tf.Module):
         return self._slots.value
 
     def variables(self) -> list[Any]:
-        """Variables of all slots `[capacity, ...]`, in the order of the slots."""
+        """The variables of all slots `[capacity, ...]`, in the order of the slots."""
         return [self._variables[slot] for slot in tf.nest.flatten(self.slots)]
 
     def read(self, rows: Any, slots: Any = None) -> Any:  # noqa: ANN401, tensors and nests

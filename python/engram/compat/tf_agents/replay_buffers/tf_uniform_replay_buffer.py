@@ -1,10 +1,13 @@
 """A replay buffer of batched items that are sampled uniformly."""
 
+import secrets
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from engram import _checks
 from engram._extras import importing_extra
@@ -24,7 +27,13 @@ with importing_extra("tensorflow", "engram.compat.tf_agents"):
 __all__ = ["BufferInfo", "TFUniformReplayBuffer"]
 
 BufferInfo = namedtuple("BufferInfo", ["ids", "probabilities"])  # noqa: PYI024, as in TF-Agents
-BufferInfo.__doc__ = """Ids and probabilities of items; see `TFUniformReplayBuffer`."""
+BufferInfo.__doc__ = """What a `TFUniformReplayBuffer` returns with items.
+
+Attributes:
+    ids: int64 tensor: the ids of the items; with `single_deterministic_pass`, the numbers of their rows.
+    probabilities: float32 tensor: the probability with which a draw chooses the sequence; `()` with
+        `single_deterministic_pass`.
+"""
 
 
 class TFUniformReplayBuffer(ReplayBuffer):
@@ -108,7 +117,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         return self._options.table_fn
 
     def variables(self) -> list[Any]:
-        """Variables of the tables of data and of ids, and the last id; none if the items are in Engram's memory."""
+        """The variables of the tables of data and of ids, and the last id; none if items are in Engram's memory."""
         return self._storage.variables()  # type: ignore[no-any-return]  # of two classes
 
     @without_autograph
@@ -215,8 +224,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
     ) -> tuple[Any, Any]:
         batch_size, num_steps = _sizes(sample_batch_size, num_steps, min_batch=0)
         with self._placed():
-            seeds = tf.random.uniform([2], maxval=2**32, dtype=tf.int64)
-            leaves, ids, probabilities = self._storage.sample(seeds, batch_size, num_steps)
+            leaves, ids, probabilities = self._storage.sample(_draw_seeds(), batch_size, num_steps)
             if num_steps is None or time_stacked:
                 return self._columns.pack(leaves), BufferInfo(ids, probabilities)
             axis = 0 if batch_size is None else 1
@@ -312,6 +320,15 @@ class _Options:
     table_fn: Callable[..., Any]
     drop_remainder: bool
     window_shift: int | None
+
+
+def _draw_seeds() -> Any:  # noqa: ANN401, a tensor or an array
+    """Draws two numbers of 32 bits, int64 `[2]`, from TensorFlow's generator."""
+    if not tf.executing_eagerly():
+        return tf.random.uniform([2], maxval=2**32, dtype=tf.int64)
+    # An eager operation would take longer than sampling: TensorFlow creates it again for each call.
+    numbers = [tf.compat.v1.get_seed(None)[1] for _ in range(2)]
+    return np.array([secrets.randbits(32) if number is None else number for number in numbers])
 
 
 def _integer(what: str, value: object, *, low: int = 1, high: int = _checks.MAX_I32) -> int:
