@@ -77,7 +77,7 @@ struct OutputColumnConfig {
 
 impl OutputColumnConfig {
     fn stack(&self) -> Option<FrameStack> {
-        (self.frames > 0).then(|| FrameStack {
+        (self.frames > 0).then_some(FrameStack {
             frames: self.frames,
             earlier: self.earlier,
             includes_step: self.earlier != self.column,
