@@ -169,6 +169,13 @@ def test_buffers_can_be_copied(how):
     assert results(clone) != before
 
 
+@pytest.mark.parametrize("assign", [False, True])
+def test_shared_buffers_stay_shared(assign):
+    loaded = replay_buffer(2, 4, allow_multiprocess=True, **ALL)
+    loaded.load_state_dict(saved(used_buffer()), assign=assign)
+    assert all(value.is_shared() for value in loaded.state_dict().values())
+
+
 def test_shared_buffers_cannot_be_copied():
     buffer = replay_buffer(allow_multiprocess=True)
     text = "a buffer with `allow_multiprocess=True` cannot be copied or pickled; inherit it by fork"

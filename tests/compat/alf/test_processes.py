@@ -1,5 +1,6 @@
 """Buffers that forked processes and threads share, and calls that wait."""
 
+import os
 import threading
 import time
 
@@ -52,6 +53,15 @@ def shared_ring(max_length=2):
 # --- waiting --------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def only_signals(monkeypatch):
+    """Waiting calls continue only if they are signalled."""
+    from engram.compat.alf.utils import _ring_buffer  # noqa: PLC0415, it needs PyTorch
+
+    monkeypatch.setattr(_ring_buffer, "_POLL_INTERVAL", 60.0)
+
+
+@pytest.mark.usefixtures("only_signals")
 def test_enqueue_waits_for_space_in_all_environments():
     ring = shared_ring()
     ring.enqueue(ints([1, 2]))
@@ -64,6 +74,7 @@ def test_enqueue_waits_for_space_in_all_environments():
     assert ring.dequeue(n=2).tolist() == [[1, 4], [3, 5]]
 
 
+@pytest.mark.usefixtures("only_signals")
 def test_dequeue_waits_for_enough_steps_in_all_environments():
     ring = shared_ring()
     call = BackgroundCall(lambda: ring.dequeue(n=2, blocking=True))
@@ -74,6 +85,7 @@ def test_dequeue_waits_for_enough_steps_in_all_environments():
     assert call.result().tolist() == [[1, 3], [2, 4]]
 
 
+@pytest.mark.usefixtures("only_signals")
 @pytest.mark.parametrize("freed_by", ["clear", "remove_up_to"])
 def test_clear_and_remove_wake_waiting_writers(freed_by):
     ring = shared_ring(1)
@@ -253,7 +265,9 @@ shared = ring()
 ready = os.eventfd(0)
 
 def work():
-    with shared._lock, shared._lock:
+    with shared._lock:
+        with shared._lock:
+            pass
         os.eventfd_write(ready, 1)
         time.sleep(0.2)
         shared.enqueue(ints([1, 2]))
@@ -392,6 +406,8 @@ def test_signals_are_kept_until_the_next_wait():
     start = time.monotonic()
     signal.wait(30.0)
     assert time.monotonic() - start < 20
+    with pytest.raises(BlockingIOError):  # the wait has taken the signal
+        os.eventfd_read(signal._file)
     call = BackgroundCall(lambda: signal.wait(30.0))
     wait_until(call.is_alive)
     signal.set()

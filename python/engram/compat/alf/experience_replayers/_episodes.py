@@ -33,9 +33,9 @@ class EpisodeIndex(HostModule):
         """Adds a step of each environment, at the position after its newest one."""
         bounds, headless_end = self._array("bounds"), self._array("headless_end")
         slots = positions % self._length
-        previous = positions - 1
-        bound = bounds[envs, previous % self._length]
-        begin = np.where(is_first, positions, np.minimum(bound, previous))
+        # That of the step before. If it is FIRST, no step of its episode follows yet, so its bound is its position.
+        bound = bounds[envs, (positions - 1) % self._length]
+        begin = np.where(is_first, positions, bound)
         overwritten = positions - self._length
         overwrites_first = (overwritten >= 0) & (bounds[envs, slots] >= overwritten)
         headless_end[envs[overwrites_first]] = bounds[envs, slots][overwrites_first]
