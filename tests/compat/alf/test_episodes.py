@@ -133,6 +133,15 @@ def test_the_returns_of_an_episode():
     assert info.discounted_return.dtype == alf_buffers.torch.float32
 
 
+def test_only_stored_steps_get_returns():
+    """However long the episode is."""
+    buffer, ranges = replay_buffer(1, 3, keep_episodic_info=True, record_episodic_return=True), []
+    buffer._complete_returns = lambda _, new: ranges.extend(new)
+    for position in range(9):
+        buffer.add_batch(steps([0], MID, 1.0, 0.0 if position == 8 else 1.0))
+    assert ranges == [(0, 6, 8)]
+
+
 def test_a_time_limit_leaves_returns_unknown():
     buffer = replay_buffer(1, 8, keep_episodic_info=True, record_episodic_return=True, default_return=-7.0)
     for step_type in (FIRST, MID, LAST, FIRST):

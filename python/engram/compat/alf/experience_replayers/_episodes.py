@@ -37,7 +37,7 @@ class EpisodeIndex(HostModule):
         bound = bounds[envs, (positions - 1) % self._length]
         begin = np.where(is_first, positions, bound)
         overwritten = positions - self._length
-        overwrites_first = (overwritten >= 0) & (bounds[envs, slots] >= overwritten)
+        overwrites_first = bounds[envs, slots] >= overwritten  # or nothing, while the ring is not full
         headless_end[envs[overwrites_first]] = bounds[envs, slots][overwrites_first]
         bounds[envs, slots] = begin
         begin_is_stored = begin > overwritten
