@@ -327,6 +327,16 @@ def test_a_length_that_cannot_be_sampled_changes_nothing():
     assert buffer._priorities.sequence_length == 1
 
 
+def test_new_starts_without_priority_cannot_be_sampled():
+    buffer = fill(prioritized(1, 8, initial_priority=0.0), 4)
+    update(buffer, {(0, 0): 5.0})
+    buffer.get_batch(1, 2)
+    update(buffer, {(0, 0): 0.0})
+    with raises(AssertionError, NOTHING.format(1)):
+        buffer.get_batch(1, 1)
+    assert buffer._priorities.sequence_length == 2
+
+
 def test_ignored_steps_stay_ignored_with_long_sequences():
     """In ALF, the first steps of an environment could be sampled."""
     buffer = prioritized(1, 8, num_earliest_frames_ignored=2)

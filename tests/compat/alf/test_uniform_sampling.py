@@ -3,6 +3,7 @@
 from collections import Counter
 
 import alf_buffers
+import numpy as np
 import pytest
 from alf_buffers import assert_frequencies, fill, ints, replay_buffer, steps, x_of
 from hypothesis import given
@@ -132,6 +133,16 @@ def test_long_rings_have_no_unreachable_starts():
     positions = buffer.get_batch(2000, 1)[1].positions
     assert positions.max() >= 2**26 - 2**18
     assert (positions % 2 == 1).any()
+
+
+@pytest.mark.parametrize("with_replacement", [False, True])
+def test_the_largest_random_number_finds_the_last_start(with_replacement, monkeypatch):
+    """Although the fraction is rounded up to 1."""
+    from engram.compat.alf.experience_replayers import _sampler  # noqa: PLC0415, it needs PyTorch
+
+    monkeypatch.setattr(_sampler, "random_units", lambda n: np.full(n, 1 - 2**-53))
+    buffer = fill(replay_buffer(1, 8, with_replacement=with_replacement), 12)
+    assert buffer.get_batch(7, 2)[1].positions[-1] == 10
 
 
 # --- recent data ----------------------------------------------------------------------------------
