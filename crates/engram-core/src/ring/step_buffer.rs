@@ -214,6 +214,12 @@ impl StepBuffer {
         self.ring.length()
     }
 
+    /// Number of steps ever added to an environment, which is the position of its next one.
+    #[must_use]
+    pub fn next_position(&self, env: usize) -> u64 {
+        self.ring.envs[env].added
+    }
+
     /// The keys of all items in random order.
     pub fn shuffled_keys(&mut self) -> Vec<u64> {
         self.index.shuffled_keys(&mut self.rng)
