@@ -99,6 +99,14 @@ def test_slots_are_read_whatever_they_contain():
     assert read([], [], 1)["x"].shape == (0, 1, 2)
 
 
+def test_positions_continue_after_clear():
+    native, model = create(2, 4), [[], []]
+    add(native, model, [6, 3])
+    native.clear()
+    add(native, model, [1, 0])
+    assert [native.next_position(env) for env in range(2)] == [7, 3]
+
+
 def test_results_are_written_to_given_arrays():
     native, model = create(1, 4), [[]]
     add(native, model, [4])
@@ -129,6 +137,8 @@ def test_invalid_arguments_are_rejected():
     text = "the replay buffer has 3 steps and no item yet; an item needs 3 consecutive steps of one environment"
     with raises(UnsatisfiableError, text):
         native.sample_sequences(1, 3, 0)
+    with raises(InvalidArgumentError, "`env_id` must be from 0 to 1; got 2"):
+        native.next_position(2)
     native.clear()
     with raises(UnsatisfiableError, "the replay buffer is empty; add steps before sampling"):
         native.sample_sequences(1, 1, 0)

@@ -501,6 +501,15 @@ impl ReplayBuffer {
         Ok(())
     }
 
+    /// The position that the next step of an environment will have.
+    fn next_position(&self, py: Python<'_>, env_id: i64) -> PyResult<u64> {
+        let env = usize::try_from(env_id)
+            .ok()
+            .and_then(|id| self.envs.get(id));
+        let env = env.ok_or_else(|| self.unknown_env(py, "`env_id`", env_id))?;
+        self.reading(py, 0, |buffer| Ok(buffer.next_position(*env)))
+    }
+
     /// Number of steps, and number of items.
     fn sizes(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
         self.reading(py, 0, |buffer| Ok((buffer.len(), buffer.num_items())))

@@ -215,6 +215,12 @@ impl StepBuffer {
         self.ring.length()
     }
 
+    /// Number of steps ever added to an environment, which is the position of its next one.
+    #[must_use]
+    pub fn next_position(&self, env: usize) -> u64 {
+        self.ring.envs[env].added
+    }
+
     /// The keys of all items in random order.
     ///
     /// # Errors

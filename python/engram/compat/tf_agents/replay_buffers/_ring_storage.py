@@ -25,8 +25,8 @@ Array = npt.NDArray[Any]
 class RingStorage(tf.train.experimental.PythonState):
     """Stores items in a ring; a checkpoint contains them.
 
-    The ring numbers the steps of a segment without end. `clear` and restoring a checkpoint begin a new numbering of the
-    items, so a frame has the position `first + frame`, where `first` changes then.
+    The ring numbers the steps of a segment without end, but ids begin again after `clear`: a frame is in the ring at the
+    position `first position + id`.
     """
 
     def __init__(self, columns: Columns, max_length: int) -> None:
@@ -35,23 +35,21 @@ class RingStorage(tf.train.experimental.PythonState):
         signature = tuple(ArraySpec(shape, dtype) for dtype, shape in columns.layout)
         items = Steps()._compile(_engram.flatten(signature)[2])  # noqa: SLF001, of this package
         self._ring = _engram.ReplayBuffer(signature, items, columns.batch_size, max_length, None, 0)
-        self._lock = threading.Lock()  # held while the numbers below and the ring are read or changed together
-        self._num_added = 0  # items per segment, since the beginning of the numbering
-        self._next_position = 0  # of the ring
+        # Position of the item with id 0. It is negative after a restore if that item had been overwritten.
+        self._first_position = 0
+        self._lock = threading.Lock()  # held by calls that must agree on `_first_position` and the ring's steps
 
     @property
-    def _num_stored(self) -> int:
-        """Items per segment that are stored."""
-        return min(self._num_added, self._max_length)
+    def _num_added(self) -> int:
+        """Items per segment that were added since ids began, which is the next id."""
+        return self._ring.next_position(0) - self._first_position
 
-    @property
-    def _first_position(self) -> int:
-        """Position of the first item of the numbering; negative if a checkpoint counts items that it does not have."""
-        return self._next_position - self._num_added
-
-    def _check_not_empty(self, length: int) -> None:
-        if length > self._num_stored:
-            raise invalid_argument(why_empty(self._num_stored, length, self._max_length))
+    def _check_not_empty(self, length: int) -> int:
+        """Returns the number of items that were added."""
+        added = self._num_added
+        if length > min(added, self._max_length):
+            raise invalid_argument(why_empty(min(added, self._max_length), length, self._max_length))
+        return added
 
     def variables(self) -> list[Any]:
         """Variables: none."""
@@ -67,8 +65,6 @@ class RingStorage(tf.train.experimental.PythonState):
     def _add(self, *arrays: Array) -> list[Array]:
         with self._lock:
             self._ring.add_batch(arrays)
-            self._num_added += 1
-            self._next_position += 1
         return []
 
     def sample(self, seeds: Any, batch_size: int | None, num_steps: int | None) -> tuple[list[Any], Any, Any]:  # noqa: ANN401, tensors
@@ -90,11 +86,10 @@ class RingStorage(tf.train.experimental.PythonState):
         with self._lock:
             self._check_not_empty(length)
             drawn = self._ring.sample_sequences(n, length, high << 32 | low)
-            first, stored = self._first_position, self._num_stored
+            first = self._first_position
         starts = drawn.position().astype(np.int64) - first
         ids = starts[:, np.newaxis] + np.arange(length)
-        num_starts = (stored - length + 1) * self._columns.batch_size
-        probabilities = np.full(n, np.float32(1) / np.float32(num_starts), np.float32)
+        probabilities = drawn.probability().astype(np.float32)
         arrays = [_without_axes(array, batch_size, num_steps) for array in (*drawn.data, ids)]
         return [*arrays, probabilities[0] if batch_size is None else probabilities]
 
@@ -105,8 +100,7 @@ class RingStorage(tf.train.experimental.PythonState):
 
     def _frames(self) -> list[Array]:
         with self._lock:
-            self._check_not_empty(1)
-            return [np.array([self._num_added, self._first_position])]
+            return [np.array([self._check_not_empty(1), self._first_position])]
 
     def read(self, frames: Any, part: Part, plan: DeterministicPass) -> tuple[list[Any], Any]:  # noqa: ANN401, tensors
         """Reads a part of a deterministic pass: the columns, and the numbers of the rows.
@@ -140,13 +134,13 @@ class RingStorage(tf.train.experimental.PythonState):
 
     def _read_all(self) -> list[Array]:
         with self._lock:
-            return self._stored_items()
+            return self._stored_items(self._num_added)
 
-    def _stored_items(self) -> list[Array]:
-        segments = np.arange(self._columns.batch_size)
-        if self._num_stored == 0:
+    def _stored_items(self, num_added: int) -> list[Array]:
+        segments, stored = np.arange(self._columns.batch_size), min(num_added, self._max_length)
+        if stored == 0:
             return [array[:, :0] for array in self._read_ring(segments, 0, 1)]
-        return self._read_ring(segments, self._next_position - self._num_stored, self._num_stored)
+        return self._read_ring(segments, self._first_position + num_added - stored, stored)
 
     def _read_ring(self, segments: Array, position: int, length: int) -> list[Array]:
         positions = np.full(len(segments), position % self._max_length, np.uint64)  # the same slots
@@ -158,7 +152,8 @@ class RingStorage(tf.train.experimental.PythonState):
         return number
 
     def _num_frames(self) -> list[Any]:
-        return [np.int64(self._num_stored * self._columns.batch_size)]
+        with self._lock:
+            return [np.int64(min(self._num_added, self._max_length) * self._columns.batch_size)]
 
     def clear(self) -> Any:  # noqa: ANN401, an operation
         """Removes all items; returns the operation if called in a graph."""
@@ -168,13 +163,14 @@ class RingStorage(tf.train.experimental.PythonState):
     def _clear(self) -> list[Array]:
         with self._lock:
             self._ring.clear()
-            self._num_added = 0
+            self._first_position = self._ring.next_position(0)
         return []
 
     def serialize(self) -> bytes:
         """Returns the items and their numbering, for a checkpoint."""
         with self._lock:
-            return encode(self._num_added, self._stored_items())
+            num_added = self._num_added
+            return encode(num_added, self._stored_items(num_added))
 
     def deserialize(self, string_value: bytes) -> None:
         """Replaces the items and their numbering by those of a checkpoint.
@@ -189,8 +185,7 @@ class RingStorage(tf.train.experimental.PythonState):
         with self._lock:
             self._ring.clear()
             self._ring.add_steps(tuple(arrays))
-            self._next_position += arrays[0].shape[1]
-            self._num_added = num_added
+            self._first_position = self._ring.next_position(0) - num_added
 
 
 def _without_axes(array: Array, batch_size: int | None, num_steps: int | None) -> Array:
