@@ -97,7 +97,10 @@ def test_wrong_arguments_of_a_step_store_nothing(open_store):
              "column `obs` must have shape [2, ...] with 2 environments; got shape [1, 3]"),
             ({"obs": np.zeros((2, 3))}, SignatureError,
              "column `obs` must have float32[3] per environment, as before; got float64[3]"),
-            ({"obs": {"x": OBS}}, SignatureError, "all steps of a writer must have the same columns, `obs`; got `x`"),
+            ({"obs": {"x": OBS}}, SignatureError, "all steps of a writer must have the same columns, `obs`; got `obs/x`"),
+            ({"actions": [0, 1]}, SignatureError,
+             "all steps of a writer must have the same columns, `action`; got `action/0`, `action/1`; lists are nests: "
+             "wrap `action` in numpy.asarray to store one array column"),
             ({"actions": np.zeros((2, 1), np.int64)}, SignatureError,
              "column `action` must have int64[] per environment, as before; got int64[1]"),
             ({"extras": OBS}, InvalidArgumentError, "`extras` must be given at every step or at none"),
