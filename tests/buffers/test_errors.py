@@ -25,8 +25,8 @@ CONSTRUCTORS = [
         lambda: ReplayBuffer(5, items=Steps),
         InvalidArgumentError,
         (
-            "`items` must be one of engram.buffers: Steps(), Transitions(...), Sequences(...); got the class Steps "
-            "itself; call it"
+            "`items` must be one of engram.buffers: Steps(), Transitions(...), Sequences(...), Episodes(...); got the "
+            "class Steps itself; call it"
         ),
     ),
     (

@@ -5,11 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engram_core::pool::Pool;
-use engram_core::ring::{
-    Drawn, EpisodeColumns, FrameStack, ItemStart, OutputColumn, OutputSource, RingItems,
-    StepBuffer, StepBufferOptions,
-};
-use engram_core::{CellSpec, DType, Layout, Result, Schema, Shape, SharedBytes, Signature};
+use engram_core::ring::{Drawn, EpisodeColumns, ItemStart, StepBuffer, StepBufferOptions};
+use engram_core::{CellSpec, Layout, Result, Schema, Shape, SharedBytes, Signature};
 use engram_engine::{SaveTarget, request_huge_pages};
 use numpy::{PyArray1, PyArrayMethods};
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -18,6 +15,8 @@ use pyo3::prelude::*;
 use crate::buffer_batch::BufferBatch;
 use crate::buffer_columns::BatchColumns;
 use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids, unknown_env};
+use crate::buffer_episodes::check_episode;
+use crate::buffer_items::BufferItemsConfig;
 use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
 use crate::gil::ForkGuard;
 use crate::leaf::{MIN_DETACHED_BYTES, prevent_resize};
@@ -41,104 +40,13 @@ pub(crate) struct ReplayBuffer {
     outputs: Vec<(String, CellSpec)>,
     /// Maximum number of steps of an item.
     steps_per_item: usize,
+    /// The columns `terminated` and `truncated`, if the buffer uses them.
+    episode_columns: Option<EpisodeColumns>,
     pool: Arc<Pool>,
     /// The numbers of all environments, from 0 on.
     envs: Vec<usize>,
     /// Slots per environment.
     length: usize,
-}
-
-/// An `engram.buffers.items.CompiledItems`.
-#[derive(Debug, FromPyObject)]
-struct BufferItemsConfig {
-    kind: String,
-    /// Number of steps of a sequence, or `n_step` of transitions.
-    length: usize,
-    burn_in: usize,
-    at_end: String,
-    discount: f64,
-    structure: String,
-    columns: Vec<OutputColumnConfig>,
-    names: Vec<String>,
-    /// The columns `terminated` and `truncated`.
-    episode_columns: Option<(usize, usize)>,
-    reward_column: Option<usize>,
-}
-
-/// An `engram.buffers.items.OutputColumn`.
-#[derive(Debug, FromPyObject)]
-struct OutputColumnConfig {
-    source: String,
-    column: usize,
-    /// Number of stacked frames; 0 without a stack.
-    frames: usize,
-    earlier: usize,
-}
-
-impl OutputColumnConfig {
-    fn stack(&self) -> Option<FrameStack> {
-        (self.frames > 0).then_some(FrameStack {
-            frames: self.frames,
-            earlier: self.earlier,
-            includes_step: self.earlier != self.column,
-        })
-    }
-}
-
-impl BufferItemsConfig {
-    fn items(&self) -> RingItems {
-        match self.kind.as_str() {
-            "transitions" => RingItems::Transitions {
-                n_step: self.length,
-                discount: self.discount,
-            },
-            "sequences" => RingItems::Sequences {
-                length: self.length,
-                burn_in: self.burn_in,
-                continues: self.at_end == "continue",
-            },
-            _ => RingItems::Steps,
-        }
-    }
-
-    /// The columns of an item, given those of a step.
-    fn outputs(&self, cells: &[CellSpec]) -> Vec<OutputColumn> {
-        let time = self.items().time_axis();
-        let columns = self.columns.iter().map(|output| {
-            let scalar = |dtype| (dtype, Shape::new());
-            let (source, (dtype, shape)) = match output.source.as_str() {
-                "return" => (OutputSource::Return, scalar(DType::Float32)),
-                "discount" => (OutputSource::Discount, scalar(DType::Float32)),
-                "num_steps" => (OutputSource::NumSteps, scalar(DType::Int32)),
-                "valid" => (OutputSource::Valid, scalar(DType::Bool)),
-                "learning" => (OutputSource::Learning, scalar(DType::Bool)),
-                "is_first" => (OutputSource::IsFirst, scalar(DType::Bool)),
-                source => {
-                    let cell = &cells[output.column];
-                    let source = match source {
-                        "last" => OutputSource::Last(output.column),
-                        "all" => OutputSource::All(output.column),
-                        _ => OutputSource::First(output.column),
-                    };
-                    (source, (cell.dtype, cell.shape.clone()))
-                }
-            };
-            let stack = output.stack();
-            let axes = time
-                .into_iter()
-                .chain(stack.map(|stack| stack.frames))
-                .chain(shape);
-            OutputColumn {
-                source,
-                cell: CellSpec {
-                    dtype,
-                    shape: axes.collect(),
-                },
-                stack,
-            }
-        });
-        columns.collect()
-    }
 }
 
 /// Bytes whose copying takes about as long as a change of one priority in the sum tree.
@@ -195,19 +103,32 @@ impl ReplayBuffer {
     ) -> PyResult<()> {
         let py = steps.py();
         let (cells, count) = self.columns.read(steps, leading)?;
+        let is_episode = matches!(leading, LeadingAxes::Steps);
         let lock = self.buffer.get(py)?;
         let num_steps = envs.len() * count;
         let read = || -> PyResult<Vec<SharedBytes<'_>>> {
             let bytes: Vec<_> = cells.iter().map(Cells::bytes).collect();
             self.columns.check_bytes(py, &bytes, num_steps)?;
+            if is_episode {
+                check_episode(py, &bytes, count, self.episode_columns)?;
+            }
             Ok(bytes)
+        };
+        let add = |buffer: &mut StepBuffer, bytes: &[SharedBytes<'_>]| {
+            if is_episode {
+                buffer.end_episodes(envs);
+            }
+            buffer.add(envs, bytes, count);
+            if is_episode {
+                buffer.end_episodes(envs);
+            }
         };
         let bytes = read()?;
         let total: usize = bytes.iter().map(|bytes| bytes.len()).sum();
         if total < MIN_DETACHED_BYTES
             && let Some(mut buffer) = lock.try_write()
         {
-            buffer.add(envs, &bytes, count);
+            add(&mut buffer, &bytes);
             return Ok(());
         }
         // Before any address or length is read, because preventing a resize may run Python code.
@@ -217,7 +138,7 @@ impl ReplayBuffer {
             .map(prevent_resize)
             .collect::<PyResult<Vec<_>>>()?;
         let bytes = read()?;
-        py.detach(|| lock.write().add(envs, &bytes, count));
+        py.detach(|| add(&mut lock.write(), &bytes));
         drop(resize_guards);
         Ok(())
     }
@@ -303,13 +224,9 @@ impl ReplayBuffer {
             length,
             items: items.items(),
             outputs,
-            episode_columns: items
-                .episode_columns
-                .map(|(terminated, truncated)| EpisodeColumns {
-                    terminated,
-                    truncated,
-                }),
+            episode_columns: items.episode_columns(),
             reward_column: items.reward_column,
+            hindsight: items.hindsight(),
             exponent,
             seed,
         };
@@ -321,7 +238,8 @@ impl ReplayBuffer {
             schema: Arc::new(schema),
             structure: Structure::parse(py, &items.structure)?,
             outputs: item_columns,
-            steps_per_item: items.burn_in + items.length,
+            steps_per_item: items.steps_per_item(),
+            episode_columns: items.episode_columns(),
             pool: Arc::new(Pool::default()),
             envs: all_envs(py, num_envs)?,
             length,
@@ -354,6 +272,16 @@ impl ReplayBuffer {
         self.add_to(&envs, steps, LeadingAxes::EnvsAndSteps(envs.len()))
     }
 
+    #[pyo3(signature = (steps, *, env_id = None))]
+    fn add_episode(
+        &self,
+        steps: &Bound<'_, PyAny>,
+        env_id: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let env = read_env_id(steps.py(), env_id, &self.envs)?;
+        self.add_to(&[env], steps, LeadingAxes::Steps)
+    }
+
     #[pyo3(signature = (*, env_ids = None))]
     fn end_episodes(&self, py: Python<'_>, env_ids: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let envs = read_env_ids(env_ids, &self.envs)?;
@@ -378,7 +306,7 @@ impl ReplayBuffer {
                 let drawn = buffer.draw(batch_size, replacement)?;
                 // Other threads can ask for the sizes while this one copies.
                 let buffer = RwLockWriteGuard::downgrade(buffer);
-                buffer.gather(&drawn.starts, outputs)?;
+                buffer.gather(&drawn, outputs)?;
                 Ok(drawn)
             })
         })?;
@@ -540,12 +468,12 @@ impl Epoch {
         let bytes = columns.batch_bytes(items);
         let item_bytes: Vec<usize> = this.outputs.iter().map(|(_, cell)| cell.bytes()).collect();
         let outputs: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
-        let (drawn, keys) = this.locked(py, bytes, |buffer| {
-            let buffer = RwLockWriteGuard::downgrade(buffer);
+        let (drawn, keys) = this.locked(py, bytes, |mut buffer| {
             let drawn: Drawn = buffer.take(&mut keys, items);
+            let buffer = RwLockWriteGuard::downgrade(buffer);
             let outputs = outputs.into_iter().zip(item_bytes);
             let outputs = outputs.map(|(out, bytes)| &mut out[..bytes * drawn.starts.len()]);
-            buffer.gather(&drawn.starts, outputs.collect())?;
+            buffer.gather(&drawn, outputs.collect())?;
             Ok((drawn, keys))
         })?;
         *self.keys() = keys;

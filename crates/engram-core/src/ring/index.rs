@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use hashbrown::HashSet;
 
+use super::episode_starts::EpisodeStarts;
 use super::largest::Largest;
-use super::{Ring, RingItems, filled};
+use super::{CUT, FIRST, Ring, RingItems, filled};
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
 use crate::prefetch::prefetch_line;
@@ -53,9 +54,22 @@ pub struct Drawn {
     pub priorities: Vec<f64>,
     /// Properties of the distribution that the items were drawn from.
     pub distribution: DrawDistribution,
+    /// Row of the step that achieved the new goal of each item, `None` for items that keep their goal; empty without
+    /// [`super::Hindsight`].
+    pub(super) goal_rows: Vec<Option<usize>>,
 }
 
-/// The items that can be sampled. Those of each environment begin with consecutive steps.
+impl Drawn {
+    /// True for each item that got another goal; `None` without [`super::Hindsight`].
+    #[must_use]
+    pub fn relabeled(&self) -> Option<impl Iterator<Item = bool>> {
+        let rows = &self.goal_rows;
+        (rows.len() == self.starts.len()).then(|| rows.iter().map(Option::is_some))
+    }
+}
+
+/// The items that can be sampled. Those of each environment begin with consecutive steps, or with the first steps of
+/// consecutive episodes.
 #[derive(Debug)]
 pub struct ItemIndex {
     ranges: Vec<StartRange>,
@@ -66,6 +80,8 @@ pub struct ItemIndex {
     ends: Vec<usize>,
     ends_are_current: bool,
     priorities: Option<Priorities>,
+    /// True if the items are episodes: only their first steps begin an item.
+    of_episodes: bool,
 }
 
 /// The consecutive steps of an environment that its items begin with.
@@ -73,15 +89,18 @@ pub struct ItemIndex {
 struct StartRange {
     /// Position of the first of these steps.
     first: u64,
+    /// Position after the last of these steps.
+    end: u64,
     /// Slot of the first of these steps.
     slot: usize,
+    /// Number of items.
     len: usize,
 }
 
 impl StartRange {
     /// The positions of these steps.
     fn positions(&self) -> Range<u64> {
-        self.first..self.first + self.len as u64
+        self.first..self.end
     }
 }
 
@@ -154,7 +173,7 @@ impl ItemIndex {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub(super) fn new(ring: &Ring, exponent: Option<f64>) -> Result<Self> {
+    pub(super) fn new(ring: &Ring, items: &RingItems, exponent: Option<f64>) -> Result<Self> {
         let rows = ring.num_envs() * ring.length();
         let priorities = exponent.map(|exponent| Priorities::new(exponent, rows));
         Ok(Self {
@@ -163,12 +182,44 @@ impl ItemIndex {
             ends: filled(0, ring.num_envs())?,
             ends_are_current: true,
             priorities: priorities.transpose()?,
+            of_episodes: matches!(items, RingItems::Episodes { .. }),
         })
     }
 
     /// Number of items.
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The first steps of all episodes, if these are what items begin with.
+    fn episode_starts<'a>(&self, ring: &'a Ring) -> Option<&'a EpisodeStarts> {
+        ring.episode_starts.as_ref().filter(|_| self.of_episodes)
+    }
+
+    /// The items of an environment, which begin with steps of this range.
+    fn range(&self, ring: &Ring, env: usize, starts: &Range<u64>) -> StartRange {
+        StartRange {
+            first: starts.start,
+            end: starts.end,
+            slot: if starts.is_empty() {
+                0
+            } else {
+                ring.slot(env, starts.start)
+            },
+            len: self.episode_starts(ring).map_or_else(
+                || range_len(starts),
+                |episodes| episodes.within(env, starts.clone()).count(),
+            ),
+        }
+    }
+
+    /// True if the stored step at this position begins an item.
+    fn begins_item(&self, ring: &Ring, env: usize, position: u64) -> bool {
+        let starts_episode = || {
+            let row = ring.row(env, ring.slot(env, position));
+            ring.flags[row] & (FIRST | CUT) != 0
+        };
+        self.ranges[env].positions().contains(&position) && (!self.of_episodes || starts_episode())
     }
 
     /// Updates the items of these environments after steps were added to or removed from the ring.
@@ -184,11 +235,8 @@ impl ItemIndex {
             let new = items.starts(ring, env);
             let slot = self.ranges[env].slot;
             let old = self.ranges[env].positions();
-            let new_slot = if new.is_empty() {
-                0
-            } else {
-                ring.slot(env, new.start)
-            };
+            let new_range = self.range(ring, env, &new);
+            let episodes = self.episode_starts(ring);
             if let Some(priorities) = &mut self.priorities {
                 // The rows of `len` slots, of which the first is `offset` slots after `from`.
                 let rows = |from: usize, offset: u64, len: u64| {
@@ -200,19 +248,24 @@ impl ItemIndex {
                 };
                 let gone = old.start..new.start.clamp(old.start, old.end);
                 for row in rows(slot, 0, gone.end - gone.start) {
-                    priorities.set(row, 0.0);
+                    // Most steps of episodes begin no item.
+                    if episodes.is_none() || priorities.get(row) > 0.0 {
+                        priorities.set(row, 0.0);
+                    }
                 }
                 let added = old.end.clamp(new.start, new.end)..new.end;
-                for row in rows(new_slot, added.start - new.start, added.end - added.start) {
-                    priorities.set(row, initial);
+                if let Some(episodes) = episodes {
+                    for position in episodes.within(env, added) {
+                        priorities.set(ring.row(env, ring.slot(env, position)), initial);
+                    }
+                } else {
+                    let offset = added.start - new.start;
+                    for row in rows(new_range.slot, offset, added.end - added.start) {
+                        priorities.set(row, initial);
+                    }
                 }
             }
-            let new = StartRange {
-                first: new.start,
-                slot: new_slot,
-                len: range_len(&new),
-            };
-            self.set_range(env, new);
+            self.set_range(env, new_range);
         }
     }
 
@@ -247,6 +300,15 @@ impl ItemIndex {
             let env = self.ends.partition_point(|end| *end <= index);
             (env, index + self.ranges[env].len - self.ends[env])
         };
+        if let Some(episodes) = self.episode_starts(ring) {
+            let position = episodes.nth_from(env, self.ranges[env].first, offset);
+            let slot = ring.slot(env, position);
+            return ItemStart {
+                env,
+                position,
+                slot,
+            };
+        }
         let range = &self.ranges[env];
         ItemStart {
             env,
@@ -266,12 +328,10 @@ impl ItemIndex {
             1 => (0, key),
             _ => ((key % envs) as usize, key / envs),
         };
-        let range = &self.ranges[env];
-        let offset = usize::try_from(position.checked_sub(range.first)?).ok()?;
-        (offset < range.len).then(|| ItemStart {
+        self.begins_item(ring, env, position).then(|| ItemStart {
             env,
             position,
-            slot: ring.slot_after(range.slot, offset),
+            slot: ring.slot(env, position),
         })
     }
 
@@ -279,17 +339,20 @@ impl ItemIndex {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub(super) fn shuffled_keys(&self, random: &mut TableRng) -> Result<Vec<u64>> {
+    pub(super) fn shuffled_keys(&self, ring: &Ring, random: &mut TableRng) -> Result<Vec<u64>> {
         let envs = self.ranges.len();
         let mut keys = Vec::new();
         keys.try_reserve_exact(self.len).map_err(|_| {
             let what = format!("an epoch of {}", count(self.len, "item"));
             Error::out_of_memory(what, self.len.checked_mul(size_of::<u64>()))
         })?;
-        keys.extend(self.ranges.iter().enumerate().flat_map(|(env, range)| {
-            let positions = range.positions();
-            positions.map(move |position| item_key(env, position, envs))
-        }));
+        for (env, range) in self.ranges.iter().enumerate() {
+            let key = |position| item_key(env, position, envs);
+            match self.episode_starts(ring) {
+                Some(episodes) => keys.extend(episodes.within(env, range.positions()).map(key)),
+                None => keys.extend(range.positions().map(key)),
+            }
+        }
         shuffle(&mut keys, random);
         Ok(keys)
     }
@@ -340,6 +403,7 @@ impl ItemIndex {
             probabilities,
             priorities: values,
             distribution,
+            goal_rows: Vec::new(),
         })
     }
 
@@ -364,6 +428,7 @@ impl ItemIndex {
             probabilities: vec![distribution.min_probability],
             priorities,
             distribution,
+            goal_rows: Vec::new(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Saving a [`StepBuffer`], and filling one from a save: the steps of environments, in runs of consecutive ones.
 
-use super::{ENDED, FIRST, StepBuffer, TERMINATED, filled};
+use super::{CUT, ENDED, FIRST, StepBuffer, TERMINATED, filled};
 use crate::error::{Error, Result};
 use crate::selector::TableRng;
 use crate::shared_bytes::SharedBytes;
@@ -118,7 +118,7 @@ impl StepBuffer {
     #[must_use]
     pub fn priorities(&self, run: StepRun) -> Option<impl Iterator<Item = f64>> {
         self.index
-            .priorities(run.env, run.position, run.row, run.len)
+            .priorities(&self.ring, run.env, run.position, run.row, run.len)
     }
 
     /// The random generator.
@@ -234,7 +234,7 @@ impl<'a> BufferRestore<'a> {
             .iter()
             .copied()
             .flatten()
-            .any(|flags| *flags > ENDED | TERMINATED | FIRST)
+            .any(|flags| *flags > ENDED | TERMINATED | FIRST | CUT)
         {
             return invalid("a step has unknown flags".into());
         }
@@ -275,6 +275,7 @@ impl<'a> BufferRestore<'a> {
             rng: own,
             ..
         } = &mut *self.buffer;
+        ring.cut_headless_episodes();
         index.finish_restore(ring, items);
         *own = rng;
         self.is_finished = true;

@@ -4,7 +4,8 @@ use rand_xoshiro::rand_core::SeedableRng;
 
 use super::sequences::gather_steps_from;
 use super::{
-    Drawn, EpisodeColumns, ItemIndex, ItemStart, OutputColumn, Ring, RingGather, RingItems,
+    Drawn, EpisodeColumns, Hindsight, ItemIndex, ItemStart, OutputColumn, Ring, RingGather,
+    RingItems,
 };
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
@@ -19,6 +20,7 @@ pub struct StepBuffer {
     pub(super) items: RingItems,
     pub(super) index: ItemIndex,
     gather: RingGather,
+    hindsight: Option<Hindsight>,
     pub(super) rng: TableRng,
 }
 
@@ -41,6 +43,8 @@ pub struct StepBufferOptions<'a> {
     pub episode_columns: Option<EpisodeColumns>,
     /// Index of the column of the rewards. Required if `items` is `Transitions`.
     pub reward_column: Option<usize>,
+    /// How goals are replaced. Requires `episode_columns`, and items of single steps.
+    pub hindsight: Option<Hindsight>,
     /// Exponent of a `Prioritized` sampler; `None` for a `Uniform` one.
     pub exponent: Option<f64>,
     /// Seed of the random choices.
@@ -55,7 +59,7 @@ impl StepBuffer {
     /// `episode_columns` has a dtype or shape that is not allowed.
     pub fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
         let gather = RingGather::new(options)?;
-        let ring = Ring::new(
+        let mut ring = Ring::new(
             options.cells,
             options.names,
             options.num_envs,
@@ -63,11 +67,17 @@ impl StepBuffer {
             options.episode_columns,
         )?
         .with_lookback(gather.lookback());
+        if let RingItems::Episodes { max_length } = options.items {
+            ring = ring.with_episode_starts(Some(max_length))?;
+        } else if options.hindsight.is_some() {
+            ring = ring.with_episode_starts(None)?;
+        }
         Ok(Self {
-            index: ItemIndex::new(&ring, options.exponent)?,
+            index: ItemIndex::new(&ring, &options.items, options.exponent)?,
             ring,
             items: options.items,
             gather,
+            hindsight: options.hindsight,
             rng: TableRng::seed_from_u64(options.seed),
         })
     }
@@ -137,7 +147,16 @@ impl StepBuffer {
                 "`batch_size` must be at most the number of items, {available}, without replacement; got {n}"
             )));
         }
-        self.index.draw(&self.ring, n, replacement, &mut self.rng)
+        let drawn = self.index.draw(&self.ring, n, replacement, &mut self.rng)?;
+        Ok(self.with_goals(drawn))
+    }
+
+    /// Draws the goals of these items.
+    fn with_goals(&mut self, mut drawn: Drawn) -> Drawn {
+        if let Some(hindsight) = self.hindsight {
+            drawn.goal_rows = hindsight.draw(&self.ring, &drawn.starts, &mut self.rng);
+        }
+        drawn
     }
 
     /// Why there are none of these items.
@@ -150,6 +169,7 @@ impl StepBuffer {
             RingItems::Steps => 1,
             RingItems::Transitions { n_step, .. } => n_step,
             RingItems::Sequences { length, .. } => length,
+            RingItems::Episodes { max_length } => max_length,
         };
         let or_end = match *items {
             RingItems::Sequences {
@@ -176,7 +196,7 @@ impl StepBuffer {
             burn_in: 0,
             continues: true,
         };
-        let mut index = ItemIndex::new(&self.ring, None)?;
+        let mut index = ItemIndex::new(&self.ring, &items, None)?;
         index.update(&self.ring, &items, 0..self.ring.num_envs());
         if index.len() == 0 {
             return Err(Error::Unsatisfiable(self.why_empty(&items)));
@@ -226,19 +246,20 @@ impl StepBuffer {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn shuffled_keys(&mut self) -> Result<Vec<u64>> {
-        self.index.shuffled_keys(&mut self.rng)
+        self.index.shuffled_keys(&self.ring, &mut self.rng)
     }
 
     /// Removes keys from the end of `keys` and returns their items, until `n` items are found or no keys are left.
     /// Skips items that cannot be sampled any more.
-    pub fn take(&self, keys: &mut Vec<u64>, n: usize) -> Drawn {
+    pub fn take(&mut self, keys: &mut Vec<u64>, n: usize) -> Drawn {
         let mut starts = Vec::with_capacity(n.min(keys.len()));
         while starts.len() < n
             && let Some(key) = keys.pop()
         {
             starts.extend(self.index.find(&self.ring, key));
         }
-        self.index.uniformly_drawn(&self.ring, starts)
+        let drawn = self.index.uniformly_drawn(&self.ring, starts);
+        self.with_goals(drawn)
     }
 
     /// Sets the priorities of items. Skips keys without an item; returns the number of keys found.
@@ -253,7 +274,7 @@ impl StepBuffer {
     ///
     /// # Errors
     /// None. This returns a `Result` because it shares code with the batches of tables.
-    pub fn gather(&self, starts: &[ItemStart], outputs: Vec<&mut [u8]>) -> Result<()> {
-        self.gather.gather(&self.ring, &self.items, starts, outputs)
+    pub fn gather(&self, drawn: &Drawn, outputs: Vec<&mut [u8]>) -> Result<()> {
+        self.gather.gather(&self.ring, &self.items, drawn, outputs)
     }
 }

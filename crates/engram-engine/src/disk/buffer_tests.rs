@@ -61,6 +61,7 @@ fn buffer() -> StepBuffer {
             truncated: 0,
         }),
         reward_column: None,
+        hindsight: None,
         exponent: Some(0.5),
         seed: 7,
     };

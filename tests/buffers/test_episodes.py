@@ -1,0 +1,200 @@
+"""Whole episodes: which are sampled, how often, and how they are added."""
+
+import numpy as np
+import pytest
+from support import raises
+
+from engram import selectors
+from engram.buffers import Episodes, ReplayBuffer, Sequences, Transitions
+from engram.errors import InvalidArgumentError, SignatureError, UnsatisfiableError
+
+
+def episode(numbers, *, terminated=False):
+    """The steps of an episode, with these numbers."""
+    numbers = np.asarray(numbers)
+    ended = np.zeros(len(numbers), bool)
+    return {
+        "x": numbers,
+        "terminated": np.append(ended[1:], terminated),
+        "truncated": ended,
+    }
+
+
+def add_running(buffer, numbers):
+    """Adds steps with these numbers, which do not end their episode."""
+    for number in numbers:
+        buffer.add({"x": number, "terminated": False, "truncated": False})
+
+
+def contents(buffer):
+    """The steps of all items, in order of the keys."""
+    batches = list(buffer.epoch(100))
+    keys = np.concatenate([batch.info.key for batch in batches])
+    x, valid = (np.concatenate([batch.data[name] for batch in batches]) for name in ("x", "valid"))
+    return [x[index][valid[index]].tolist() for index in np.argsort(keys)]
+
+
+def test_an_episode_is_padded_with_zeros():
+    buffer = ReplayBuffer(100, items=Episodes(max_length=5), seed=0)
+    buffer.add_episode(episode([1, 2, 3], terminated=True))
+    batch = buffer.sample(2)
+    assert {name: column.shape for name, column in batch.data.items()} == dict.fromkeys(batch.data, (2, 5))
+    assert batch.data["x"].tolist() == [[1, 2, 3, 0, 0]] * 2
+    assert batch.data["terminated"].tolist() == [[False, False, True, False, False]] * 2
+    assert batch.data["valid"].tolist() == [[True, True, True, False, False]] * 2
+    assert batch.info.position.tolist() == [0, 0]
+
+
+def test_unfinished_and_partly_overwritten_episodes_are_not_sampled():
+    buffer = ReplayBuffer(6, items=Episodes(max_length=4), seed=0)
+    add_running(buffer, [1, 2])
+    with raises(
+        UnsatisfiableError,
+        "the replay buffer has 2 steps and no item yet; an item needs 4 consecutive steps of one environment, or the "
+        "end of an episode",
+    ):
+        buffer.sample(1)
+    buffer.end_episodes()
+    assert contents(buffer) == [[1, 2]]
+    buffer.add_episode(episode([3, 4, 5, 6]))
+    assert contents(buffer) == [[1, 2], [3, 4, 5, 6]]
+    add_running(buffer, [7])
+    assert contents(buffer) == [[3, 4, 5, 6]]
+
+
+def test_long_episodes_are_cut():
+    buffer = ReplayBuffer(12, items=Episodes(max_length=4), seed=0)
+    buffer.add_episode(episode(range(10)))
+    assert contents(buffer) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    add_running(buffer, range(10, 25))
+    assert contents(buffer) == [[14, 15, 16, 17], [18, 19, 20, 21]]
+
+
+@pytest.mark.parametrize("sampler", [selectors.Uniform(), selectors.Prioritized(0.5)])
+def test_a_restored_buffer_cuts_an_episode_at_the_same_steps(tmp_path, sampler):
+    def create(items, capacity=12):
+        return ReplayBuffer(capacity, items=items, sampler=sampler, seed=0)
+
+    buffer = create(Episodes(max_length=4))
+    add_running(buffer, range(25))
+    if isinstance(sampler, selectors.Prioritized):
+        buffer.update_priorities(next(buffer.epoch(9)).info.key, [0.5, 2.0])
+    buffer.save(tmp_path / "save")
+    same, shorter, other, sequences = (
+        create(Episodes(max_length=4)), create(Episodes(max_length=4), 9), create(Episodes(max_length=3)),
+        create(Sequences(length=3)),
+    )  # fmt: skip
+    for each in (same, shorter, other, sequences):
+        each.restore(tmp_path / "save")
+    drawn = [(batch.info.key.tolist(), batch.info.probability.tolist()) for batch in (same.sample(9), buffer.sample(9))]
+    assert drawn[0] == drawn[1]
+    assert contents(same) == [[16, 17, 18, 19], [20, 21, 22, 23]]
+    assert contents(shorter) == contents(same)
+    # The first cut after the oldest step is retained, those after it are 3 steps apart.
+    assert contents(other) == [[16, 17, 18], [19, 20, 21], [22, 23, 24]]
+    # Neither the first step of the episode nor a cut is in this save.
+    sequences.save(tmp_path / "save")
+    again = create(Episodes(max_length=4))
+    again.restore(tmp_path / "save")
+    assert contents(again) == [[13, 14, 15, 16], [17, 18, 19, 20], [21, 22, 23, 24]]
+    for each in (same, again):
+        add_running(each, range(25, 30))
+    assert contents(same) == [[20, 21, 22, 23], [24, 25, 26, 27]]
+    assert contents(again) == [[21, 22, 23, 24], [25, 26, 27, 28]]
+
+
+def test_all_finished_episodes_are_equally_likely():
+    buffer = ReplayBuffer(300, 3, items=Episodes(max_length=20), seed=5)
+    number = 0
+    for env, lengths in enumerate([[1, 20, 3], [7], [2, 2, 11, 50]]):
+        for length in lengths:
+            buffer.add_episode(episode(np.arange(number, number + length)), env_id=env)
+            number += length
+    drawn = np.concatenate([buffer.sample(100).info.key for _ in range(300)])
+    _, counts = np.unique(drawn, return_counts=True)
+    assert len(counts) == buffer.num_items == 10  # the longest episode has become three
+    expected = 3000
+    assert ((counts - expected) ** 2 / expected).sum() < 27.9  # quantile 0.999 with 9 degrees of freedom
+
+
+def test_an_added_episode_begins_and_ends_one():
+    buffer = ReplayBuffer(100, 2, items=Transitions(n_step=3, discount=0.5), seed=0)
+
+    def steps(rewards, *, terminated):
+        return {"reward": np.array(rewards), "next_obs": np.array(rewards), **episode(rewards, terminated=terminated)}
+
+    buffer.add({"reward": 1.0, "next_obs": 1.0, "x": 1.0, "terminated": False, "truncated": False}, env_id=1)
+    buffer.add_episode(steps([2.0, 4.0], terminated=False), env_id=1)
+    buffer.add_episode(steps([8.0], terminated=True), env_id=1)
+    buffer.add_episode(steps([16.0], terminated=False), env_id=0)
+    [batch] = buffer.epoch(10)
+    order = np.argsort(batch.info.position, kind="stable")
+    data = {name: column[order].tolist() for name, column in batch.data.items()}
+    items = dict(zip(data["x"], zip(data["reward"], data["discount"], data["num_steps"], strict=True), strict=True))
+    assert items == {1.0: (1, 0.5, 1), 2.0: (4, 0.25, 2), 4.0: (4, 0.5, 1), 8.0: (8, 0, 1), 16.0: (16, 0.5, 1)}
+
+
+def test_episodes_are_added_to_a_buffer_of_steps():
+    buffer = ReplayBuffer(100, seed=0)
+    buffer.add_episode({"x": np.arange(3)})
+    buffer.add_episode({"x": np.arange(2)})
+    assert len(buffer) == 5
+
+
+def test_wrong_episodes_are_rejected():
+    buffer = ReplayBuffer(100, items=Episodes(max_length=5), seed=0)
+    with raises(
+        SignatureError,
+        "column `terminated` must have shape [T, ...]; got []; for a single step, use `ReplayBuffer.add`",
+    ):
+        buffer.add_episode({"x": 1, "terminated": True, "truncated": False})
+    for attempt in range(2):  # before the first step and after it
+        for name in ("terminated", "truncated"):
+            with raises(
+                InvalidArgumentError,
+                "`steps` must be one episode, which only its last step may end; got 4 steps, and "
+                f"`{name}` is True at step 2; for several episodes, use `add_steps`",
+            ):
+                buffer.add_episode(episode(range(4)) | {name: np.arange(4) == 2})
+        with raises(InvalidArgumentError, "`steps` must have at least one step; got an episode of 0 steps"):
+            buffer.add_episode({name: column[:0] for name, column in episode([1]).items()})
+        assert len(buffer) == 3 * attempt
+        if attempt == 0:
+            add_running(buffer, [1, 2, 3])
+    with raises(SignatureError, "column `x` must have shape [3], with the T steps of the episode first; got [2]"):
+        buffer.add_episode(episode([1, 2, 3]) | {"x": np.zeros(2, int)})
+    with raises(SignatureError, "column `x` must have shape [1], with the T steps of the episode first; got []"):
+        buffer.add_episode(episode([1]) | {"x": 1})
+    with raises(InvalidArgumentError, "`env_id` must be from 0 to 0; got 1"):
+        buffer.add_episode(episode([1]), env_id=1)
+    assert buffer.num_items == 0  # the episode of 3 steps was not ended by these calls
+
+
+def test_wrong_items_are_rejected():
+    with raises(InvalidArgumentError, "Episodes: `max_length` must be at least 1; got 0"):
+        Episodes(max_length=0)
+    with raises(
+        InvalidArgumentError, "`capacity` must be at least 20 for 2 environments and items of up to 10 steps; got 18"
+    ):
+        ReplayBuffer(18, 2, items=Episodes(max_length=10))
+    buffer = ReplayBuffer(19, items=Episodes(max_length=10))
+    with raises(
+        SignatureError,
+        "items=Episodes(...) adds `valid` to each item, so steps must not have an entry of that name; rename it",
+    ):
+        buffer.add({"valid": True, "terminated": True, "truncated": True})
+    with raises(
+        SignatureError,
+        "items=Episodes(...) needs steps with `terminated`, `truncated`; `truncated` missing; got `terminated`, `x`",
+    ):
+        buffer.add({"x": 1, "terminated": True})
+
+
+def test_only_the_first_step_of_an_episode_has_a_key():
+    buffer = ReplayBuffer(100, items=Episodes(max_length=5), sampler=selectors.Prioritized(1.0), seed=0)
+    buffer.add_episode(episode([1, 2, 3]))
+    buffer.add_episode(episode([4, 5, 6]))
+    assert buffer.update_priorities(np.arange(6), [0.0, 9, 9, 4, 9, 9]) == 2
+    batch = buffer.sample(50)
+    assert set(batch.info.key.tolist()) == {3}
+    assert set(batch.info.priority.tolist()) == {4.0}
