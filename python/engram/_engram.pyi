@@ -98,7 +98,7 @@ class ReplayBuffer:
         items: Any,  # an engram.buffers.items.CompiledItems
         num_envs: int,
         length: int,
-        exponent: float | None,  # of a Prioritized sampler
+        sampler: Any,  # an engram.buffers.items.CompiledSampler
         seed: int,
     ) -> ReplayBuffer: ...
     def add(self, step: Any, *, env_id: int | None = None) -> None: ...

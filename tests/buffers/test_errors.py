@@ -32,7 +32,10 @@ CONSTRUCTORS = [
     (
         lambda: ReplayBuffer(5, sampler=selectors.Fifo()),
         InvalidArgumentError,
-        "`sampler` must be selectors.Uniform() or selectors.Prioritized(...); got Fifo() (Fifo)",
+        (
+            "`sampler` must be selectors.Uniform(), selectors.Prioritized(...) or engram.buffers.RecentMix(...); got "
+            "Fifo() (Fifo)"
+        ),
     ),
     (
         lambda: ReplayBuffer(9, 2, items=Sequences(length=4, burn_in=2)),

@@ -74,9 +74,7 @@ def test_episodes_and_new_goals_are_mixed():
         200, items=Transitions(discount=1.0), transforms=[her], sampler=RecentMix(0.5, newest=10), seed=0
     )
     for x in range(300):
-        buffer.add(
-            {"x": x, "goal": -1, "next_obs": x, "reward": 0.5, "terminated": False, "truncated": x % 10 == 9}
-        )
+        buffer.add({"x": x, "goal": -1, "next_obs": x, "reward": 0.5, "terminated": False, "truncated": x % 10 == 9})
     batch = buffer.sample(100)
     assert (batch.data["x"][:50] >= 290).all()
     np.testing.assert_array_equal(

@@ -10,6 +10,7 @@ mod hindsight;
 mod index;
 mod items;
 mod largest;
+mod recent_mix;
 mod saved;
 mod sequences;
 mod step_buffer;
@@ -27,6 +28,7 @@ pub use gather::{OutputColumn, OutputSource, RingGather};
 pub use hindsight::{GoalStrategy, Hindsight};
 pub use index::{Drawn, ItemIndex, ItemStart, Priorities};
 pub use items::{EpisodeColumns, RingItems};
+pub use recent_mix::RecentMix;
 pub use saved::{BufferRestore, EnvSteps, SavedRun, StepRun};
 pub use step_buffer::{StepBuffer, StepBufferOptions};
 

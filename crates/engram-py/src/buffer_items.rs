@@ -1,7 +1,8 @@
-//! Reads what a replay buffer samples: `engram.buffers.items.CompiledItems`.
+//! Reads what a replay buffer samples, and how: `CompiledItems` and `CompiledSampler` of `engram.buffers.items`.
 
 use engram_core::ring::{
-    EpisodeColumns, FrameStack, GoalStrategy, Hindsight, OutputColumn, OutputSource, RingItems,
+    EpisodeColumns, FrameStack, GoalStrategy, Hindsight, OutputColumn, OutputSource, RecentMix,
+    RingItems,
 };
 use engram_core::{CellSpec, DType, Shape};
 use pyo3::prelude::*;
@@ -23,6 +24,22 @@ pub(crate) struct BufferItemsConfig {
     pub(crate) reward_column: Option<usize>,
     /// Strategy and probability with which goals are replaced.
     hindsight: Option<(String, f64)>,
+}
+
+/// An `engram.buffers.items.CompiledSampler`.
+#[derive(Clone, Copy, Debug, FromPyObject)]
+pub(crate) struct BufferSamplerConfig {
+    /// Of priorities; None without.
+    pub(crate) exponent: Option<f64>,
+    /// Part of a batch that is drawn from the newest items, and their number per environment.
+    recent: Option<(f64, usize)>,
+}
+
+impl BufferSamplerConfig {
+    pub(crate) fn recent(self) -> Option<RecentMix> {
+        self.recent
+            .map(|(fraction, newest)| RecentMix { fraction, newest })
+    }
 }
 
 /// An `engram.buffers.items.OutputColumn`.

@@ -16,7 +16,7 @@ use crate::buffer_batch::BufferBatch;
 use crate::buffer_columns::BatchColumns;
 use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids, unknown_env};
 use crate::buffer_episodes::check_episode;
-use crate::buffer_items::BufferItemsConfig;
+use crate::buffer_items::{BufferItemsConfig, BufferSamplerConfig};
 use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
 use crate::gil::ForkGuard;
 use crate::leaf::{MIN_DETACHED_BYTES, prevent_resize};
@@ -180,7 +180,7 @@ impl ReplayBuffer {
         items: &Bound<'_, PyAny>,
         num_envs: usize,
         length: usize,
-        exponent: Option<f64>,
+        sampler: BufferSamplerConfig,
         seed: u64,
     ) -> PyResult<Self> {
         let items: BufferItemsConfig = items.extract()?;
@@ -227,7 +227,8 @@ impl ReplayBuffer {
             episode_columns: items.episode_columns(),
             reward_column: items.reward_column,
             hindsight: items.hindsight(),
-            exponent,
+            exponent: sampler.exponent,
+            recent: sampler.recent(),
             seed,
         };
         let mut buffer = StepBuffer::new(&options).map_err(|error| errors::to_py(py, &error))?;

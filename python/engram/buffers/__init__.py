@@ -7,6 +7,7 @@ from engram.buffers.buffer_batch import BufferBatch, BufferBatchInfo
 from engram.buffers.frame_stack import FrameStack
 from engram.buffers.hindsight import HER
 from engram.buffers.items import Episodes, Sequences, Steps, Transitions
+from engram.buffers.recent_mix import RecentMix
 from engram.buffers.replay_buffer import ReplayBuffer
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "BufferBatchInfo",
     "Episodes",
     "FrameStack",
+    "RecentMix",
     "ReplayBuffer",
     "Sequences",
     "Steps",

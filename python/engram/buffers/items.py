@@ -10,6 +10,7 @@ from engram.errors import SignatureError
 __all__ = [
     "AtEnd",
     "CompiledItems",
+    "CompiledSampler",
     "Episodes",
     "Items",
     "OutputColumn",
@@ -47,6 +48,13 @@ class CompiledItems(NamedTuple):
     episode_columns: tuple[int, int] | None  # numbers of the columns `terminated` and `truncated` in a step
     reward_column: int | None
     hindsight: tuple[str, float] | None = None  # strategy, and probability with which goals are replaced
+
+
+class CompiledSampler(NamedTuple):
+    """How items are chosen, as the native engine reads it."""
+
+    exponent: float | None = None  # of priorities
+    recent: tuple[float, int] | None = None  # part of a batch that is from the newest items, and their number per env
 
 
 class _Marker:

@@ -14,7 +14,8 @@ from engram._text import counted
 from engram.buffers._steps import derive_signature
 from engram.buffers.buffer_batch import BufferBatch
 from engram.buffers.hindsight import HER
-from engram.buffers.items import Items, Steps, episode_columns
+from engram.buffers.items import CompiledSampler, Items, Steps, episode_columns
+from engram.buffers.recent_mix import RecentMix
 from engram.buffers.transforms import Transform, checked_transforms
 from engram.errors import InvalidArgumentError, UnsatisfiableError
 from engram.selectors import Prioritized, Uniform
@@ -54,7 +55,7 @@ class ReplayBuffer:
             nothing.
         sampler: `selectors.Uniform()`: every item is equally likely. `selectors.Prioritized(exponent)`: in proportion
             to `priority ** exponent`. When an item can first be sampled, it gets the largest priority that an item of
-            the buffer has then; 1 if none is above 0.
+            the buffer has then; 1 if none is above 0. `RecentMix(...)`: a part of each batch is from the newest items.
         seed: Seed of all random choices. They do not depend on the number of threads. Default: a random one.
 
     Raises:
@@ -71,7 +72,7 @@ class ReplayBuffer:
         signature: Any = None,  # noqa: ANN401, a nest
         items: Items = Steps(),  # noqa: B008, a constant
         transforms: Sequence[Transform] = (),
-        sampler: Uniform | Prioritized = Uniform(),  # noqa: B008, a constant
+        sampler: Uniform | Prioritized | RecentMix = Uniform(),  # noqa: B008, a constant
         seed: int | None = None,
     ) -> None:
         self._num_envs = _checks.integer("`num_envs`", num_envs, high=_checks.MAX_I32)
@@ -79,9 +80,8 @@ class ReplayBuffer:
         self._ring_length = -(-capacity // self._num_envs)  # in steps, rounded up
         kinds = "one of engram.buffers: Steps(), Transitions(...), Sequences(...), Episodes(...)"
         _checks.instance_of("`items`", items, Items, kinds)
-        _checks.instance_of(
-            "`sampler`", sampler, Uniform | Prioritized, "selectors.Uniform() or selectors.Prioritized(...)"
-        )
+        kinds = "selectors.Uniform(), selectors.Prioritized(...) or engram.buffers.RecentMix(...)"
+        _checks.instance_of("`sampler`", sampler, Uniform | Prioritized | RecentMix, kinds)
         self._transforms = checked_transforms(transforms)
         for transform in self._transforms:
             transform._check_items(items)  # noqa: SLF001, this package's own
@@ -185,7 +185,7 @@ class ReplayBuffer:
 
         Args:
             batch_size: Number of items, `B`.
-            replacement: If False, all items of the batch are different ones. Not available with `Prioritized`.
+            replacement: If False, all items of the batch are different ones. Only with `Uniform`.
             out: Nest of arrays to write the data to, such as `batch.data` of an earlier batch of the same size. Its
                 arrays must be writable, in C order, and have the shapes and dtypes of the batch. Default: new arrays.
 
@@ -194,13 +194,15 @@ class ReplayBuffer:
 
         Raises:
             UnsatisfiableError: The buffer has no item yet, or fewer than `batch_size` without replacement.
-            InvalidArgumentError: `batch_size` or `out` is invalid, or `replacement` is False with `Prioritized`.
+            InvalidArgumentError: `batch_size` or `out` is invalid, or `replacement` is False, and the sampler is
+                not `Uniform`.
             OutOfMemoryError: The batch is too large to be allocated.
         """
         size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
         _checks.boolean("`replacement`", replacement)
-        if not replacement and isinstance(self._sampler, Prioritized):
-            raise InvalidArgumentError("`replacement` must be True with a Prioritized sampler; got False")
+        if not replacement and not isinstance(self._sampler, Uniform):
+            kind = type(self._sampler).__name__
+            raise InvalidArgumentError(f"`replacement` must be True with a {kind} sampler; got False")
         if self._native is None:
             raise UnsatisfiableError("the replay buffer is empty; add steps before sampling")
         return self._finished(self._native.sample(size, bool(replacement), out))
@@ -347,14 +349,18 @@ class ReplayBuffer:
     def _create(self, signature: Any) -> _engram.ReplayBuffer:  # noqa: ANN401, a nest
         """Returns the native buffer for steps of this signature."""
         structure = _engram.flatten(signature)[2]
-        exponent = self._sampler.exponent if isinstance(self._sampler, Prioritized) else None
         items = self._items._compile(structure)  # noqa: SLF001, this package's own
         for transform in self._transforms:
             items = transform._apply(items, signature)  # noqa: SLF001, this package's own
         if self._transforms and items.episode_columns is None:
             what = f"transforms=[{type(self._transforms[0]).__name__}(...)]"
             items = items._replace(episode_columns=episode_columns(what, structure))
-        return _engram.ReplayBuffer(signature, items, self._num_envs, self._ring_length, exponent, self._seed)
+        sampler = CompiledSampler()
+        if isinstance(self._sampler, Prioritized):
+            sampler = CompiledSampler(exponent=self._sampler.exponent)
+        elif isinstance(self._sampler, RecentMix):
+            sampler = CompiledSampler(recent=self._sampler._compile(self._num_envs))  # noqa: SLF001, of this package
+        return _engram.ReplayBuffer(signature, items, self._num_envs, self._ring_length, sampler, self._seed)
 
     def _add(self, method: str, steps: Any, leading_axes: Sequence[str], **environments: Any) -> None:  # noqa: ANN401
         """Calls a method of the native buffer, which is created at the first step."""

@@ -300,8 +300,14 @@ impl ItemIndex {
             let env = self.ends.partition_point(|end| *end <= index);
             (env, index + self.ranges[env].len - self.ends[env])
         };
+        self.start_of(ring, env, offset)
+    }
+
+    /// The item of an environment that has `offset` older ones.
+    fn start_of(&self, ring: &Ring, env: usize, offset: usize) -> ItemStart {
+        let range = &self.ranges[env];
         if let Some(episodes) = self.episode_starts(ring) {
-            let position = episodes.nth_from(env, self.ranges[env].first, offset);
+            let position = episodes.nth_from(env, range.first, offset);
             let slot = ring.slot(env, position);
             return ItemStart {
                 env,
@@ -309,12 +315,27 @@ impl ItemIndex {
                 slot,
             };
         }
-        let range = &self.ranges[env];
         ItemStart {
             env,
             position: range.first + offset as u64,
             slot: ring.slot_after(range.slot, offset),
         }
+    }
+
+    /// The item of an environment that has `number` newer ones.
+    pub(super) fn start_from_newest(&self, ring: &Ring, env: usize, number: usize) -> ItemStart {
+        self.start_of(ring, env, self.ranges[env].len - 1 - number)
+    }
+
+    /// True if fewer than `newest` items of the same environment are newer.
+    pub(super) fn is_among_newest(&self, ring: &Ring, start: &ItemStart, newest: usize) -> bool {
+        let oldest = self.ranges[start.env].len.min(newest) - 1;
+        start.position >= self.start_from_newest(ring, start.env, oldest).position
+    }
+
+    /// Number of items of each environment.
+    pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
+        self.ranges.iter().map(|range| range.len)
     }
 
     /// The start of the item with this key; `None` if the item cannot be sampled.
@@ -408,7 +429,12 @@ impl ItemIndex {
     }
 
     /// Draws `n` items with replacement, all equally likely.
-    fn draw_uniformly(&mut self, ring: &Ring, n: usize, random: &mut TableRng) -> Vec<ItemStart> {
+    pub(super) fn draw_uniformly(
+        &mut self,
+        ring: &Ring,
+        n: usize,
+        random: &mut TableRng,
+    ) -> Vec<ItemStart> {
         let len = self.len;
         self.starts_at(ring, (0..n).map(|_| uniform_below(random, len)))
     }

@@ -4,8 +4,8 @@ use rand_xoshiro::rand_core::SeedableRng;
 
 use super::sequences::gather_steps_from;
 use super::{
-    Drawn, EpisodeColumns, Hindsight, ItemIndex, ItemStart, OutputColumn, Ring, RingGather,
-    RingItems,
+    Drawn, EpisodeColumns, Hindsight, ItemIndex, ItemStart, OutputColumn, RecentMix, Ring,
+    RingGather, RingItems,
 };
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
@@ -21,6 +21,7 @@ pub struct StepBuffer {
     pub(super) index: ItemIndex,
     gather: RingGather,
     hindsight: Option<Hindsight>,
+    recent: Option<RecentMix>,
     pub(super) rng: TableRng,
 }
 
@@ -47,6 +48,8 @@ pub struct StepBufferOptions<'a> {
     pub hindsight: Option<Hindsight>,
     /// Exponent of a `Prioritized` sampler; `None` for a `Uniform` one.
     pub exponent: Option<f64>,
+    /// Which part of a batch is drawn from the newest items. Requires that there is no `exponent`.
+    pub recent: Option<RecentMix>,
     /// Seed of the random choices.
     pub seed: u64,
 }
@@ -78,6 +81,7 @@ impl StepBuffer {
             items: options.items,
             gather,
             hindsight: options.hindsight,
+            recent: options.recent,
             rng: TableRng::seed_from_u64(options.seed),
         })
     }
@@ -147,7 +151,11 @@ impl StepBuffer {
                 "`batch_size` must be at most the number of items, {available}, without replacement; got {n}"
             )));
         }
-        let drawn = self.index.draw(&self.ring, n, replacement, &mut self.rng)?;
+        let (index, rng) = (&mut self.index, &mut self.rng);
+        let drawn = match &self.recent {
+            Some(recent) if replacement => recent.draw(index, &self.ring, n, rng),
+            _ => index.draw(&self.ring, n, replacement, rng)?,
+        };
         Ok(self.with_goals(drawn))
     }
 

@@ -63,6 +63,7 @@ fn buffer() -> StepBuffer {
         reward_column: None,
         hindsight: None,
         exponent: Some(0.5),
+        recent: None,
         seed: 7,
     };
     StepBuffer::new(&options).unwrap()
