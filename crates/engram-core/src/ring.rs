@@ -7,6 +7,9 @@ mod gather;
 mod index;
 mod items;
 mod largest;
+mod live_state;
+mod memory;
+mod reopen;
 mod saved;
 mod step_buffer;
 
@@ -14,12 +17,13 @@ use std::ops::Range;
 
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
-use crate::schema::CellSpec;
 use crate::shared_bytes::SharedBytes;
-use crate::text::describe_column;
 pub use gather::{OutputColumn, OutputSource, RingGather};
 pub use index::{Drawn, ItemIndex, ItemStart};
 pub use items::{EpisodeColumns, RingItems};
+pub use live_state::{EnvState, LiveState};
+pub use memory::BufferMemory;
+use memory::RingMemory;
 pub use saved::{BufferRestore, EnvSteps, SavedRun, StepRun};
 pub use step_buffer::{StepBuffer, StepBufferOptions};
 
@@ -72,36 +76,30 @@ struct EnvRing {
 }
 
 impl Ring {
-    /// Creates an empty ring. Python has checked that there is at least one environment and one slot.
+    /// Creates an empty ring, in `memory` or, for `None`, on the heap. Python has checked that there is at least one
+    /// environment and one slot.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if a column or the number of environments is too large.
-    pub fn new(
-        cells: &[CellSpec],
-        names: &[Box<str>],
-        num_envs: usize,
-        length: usize,
-        episode_columns: Option<EpisodeColumns>,
-    ) -> Result<Self> {
-        let rows = num_envs.checked_mul(length);
-        let allocate = |cell_bytes: usize, what: &dyn Fn() -> String| {
-            let bytes = rows.and_then(|rows| rows.checked_mul(cell_bytes));
-            bytes
-                .and_then(AlignedBytes::zeroed)
-                .ok_or_else(|| Error::out_of_memory(what(), bytes))
+    fn new(options: &StepBufferOptions<'_>, memory: Option<RingMemory>) -> Result<Self> {
+        let StepBufferOptions {
+            num_envs,
+            length,
+            episode_columns,
+            ..
+        } = *options;
+        let RingMemory { columns, flags } = match memory {
+            Some(memory) => memory,
+            None => RingMemory::allocate(options)?,
         };
-        let columns = cells.iter().zip(names).map(|(cell, name)| {
-            let what = || format!("{} of the replay buffer", describe_column(name));
-            let too_large = || Error::out_of_memory(what(), None);
-            let (_, cell_bytes) = cell.checked_size().ok_or_else(too_large)?;
-            Ok(RingColumn {
-                cell_bytes,
-                bytes: allocate(cell_bytes, &what)?,
-            })
+        let columns = options.cells.iter().zip(columns);
+        let columns = columns.map(|(cell, bytes)| RingColumn {
+            cell_bytes: cell.bytes(),
+            bytes,
         });
         Ok(Self {
-            columns: columns.collect::<Result<_>>()?,
-            flags: allocate(1, &|| THE_BUFFER.into())?,
+            columns: columns.collect(),
+            flags,
             envs: filled(EnvRing::default(), num_envs)?,
             len: 0,
             length,

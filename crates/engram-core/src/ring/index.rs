@@ -97,12 +97,15 @@ struct Priorities {
 }
 
 impl Priorities {
-    fn new(exponent: f64, rows: usize) -> Result<Self> {
+    /// The priorities of this many rows, in `memory` or, for `None`, on the heap.
+    fn new(exponent: f64, rows: usize, memory: Option<AlignedBytes>) -> Result<Self> {
         let bytes = rows.checked_mul(size_of::<f64>());
         let too_large = || Error::out_of_memory("the sampler of the replay buffer", bytes);
         Ok(Self {
             exponent,
-            values: bytes.and_then(AlignedBytes::zeroed).ok_or_else(too_large)?,
+            values: memory
+                .or_else(|| bytes.and_then(AlignedBytes::zeroed))
+                .ok_or_else(too_large)?,
             tree: SumTree::with_leaves(rows).ok_or_else(too_large)?,
             largest: Largest::new(rows)?,
         })
@@ -114,8 +117,13 @@ impl Priorities {
 
     fn set(&mut self, row: usize, priority: f64) {
         let old = std::mem::replace(&mut self.values.as_f64s_mut()[row], priority);
-        self.largest.change(row, old, priority);
-        self.tree.set(row, weight(priority, self.exponent));
+        self.record(row, old, priority);
+    }
+
+    /// Records that the priority of a row was `old` and is `new` now.
+    fn record(&mut self, row: usize, old: f64, new: f64) {
+        self.largest.change(row, old, new);
+        self.tree.set(row, weight(new, self.exponent));
     }
 
     /// Prefetches the priority of this row.
@@ -135,13 +143,18 @@ impl Priorities {
 }
 
 impl ItemIndex {
-    /// The index of an empty ring. `exponent` is that of a `Prioritized` selector; `None` for a `Uniform` one.
+    /// The index of an empty ring. `exponent` is that of a `Prioritized` selector; `None` for a `Uniform` one. `memory` is
+    /// that of the priorities; `None` for memory on the heap.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub(super) fn new(ring: &Ring, exponent: Option<f64>) -> Result<Self> {
+    pub(super) fn new(
+        ring: &Ring,
+        exponent: Option<f64>,
+        memory: Option<AlignedBytes>,
+    ) -> Result<Self> {
         let rows = ring.num_envs() * ring.length();
-        let priorities = exponent.map(|exponent| Priorities::new(exponent, rows));
+        let priorities = exponent.map(|exponent| Priorities::new(exponent, rows, memory));
         Ok(Self {
             ranges: filled(StartRange::default(), ring.num_envs())?,
             len: 0,

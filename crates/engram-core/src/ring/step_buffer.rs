@@ -3,7 +3,8 @@
 use rand_xoshiro::rand_core::SeedableRng;
 
 use super::{
-    Drawn, EpisodeColumns, ItemIndex, ItemStart, OutputColumn, Ring, RingGather, RingItems,
+    BufferMemory, Drawn, EpisodeColumns, ItemIndex, ItemStart, LiveState, OutputColumn, Ring,
+    RingGather, RingItems,
 };
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
@@ -19,6 +20,8 @@ pub struct StepBuffer {
     pub(super) index: ItemIndex,
     gather: RingGather,
     pub(super) rng: TableRng,
+    /// Only if the memory of the buffer outlives the process.
+    pub(super) live: Option<LiveState>,
 }
 
 /// The settings of a [`StepBuffer`].
@@ -53,20 +56,35 @@ impl StepBuffer {
     /// [`Error::OutOfMemory`] if it needs too much memory. [`Error::Signature`] if the column of the rewards or one of the
     /// `episode_columns` has a dtype or shape that is not allowed.
     pub fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
+        Self::in_memory(options, None)
+    }
+
+    /// [`Self::new`] in this memory, of which the parts have the sizes that [`BufferMemory::sizes`] returns. Steps in it
+    /// are not part of the buffer before [`Self::reopen`].
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn in_memory(
+        options: &StepBufferOptions<'_>,
+        memory: Option<BufferMemory>,
+    ) -> Result<Self> {
         let gather = RingGather::new(options)?;
-        let ring = Ring::new(
-            options.cells,
-            options.names,
-            options.num_envs,
-            options.length,
-            options.episode_columns,
-        )?;
+        let (live, priorities, memory) = match memory {
+            Some(memory) => (
+                Some(memory.live),
+                Some(memory.priorities),
+                Some(memory.ring),
+            ),
+            None => (None, None, None),
+        };
+        let ring = Ring::new(options, memory)?;
         Ok(Self {
-            index: ItemIndex::new(&ring, options.exponent)?,
+            index: ItemIndex::new(&ring, options.exponent, priorities)?,
             ring,
             items: options.items,
             gather,
             rng: TableRng::seed_from_u64(options.seed),
+            live,
         })
     }
 
@@ -99,9 +117,15 @@ impl StepBuffer {
 
     /// Adds steps; see [`Ring::add`].
     pub fn add(&mut self, envs: &[usize], columns: &[SharedBytes<'_>], steps: usize) {
+        if let Some(live) = &mut self.live {
+            for env in envs {
+                live.begin_write(*env, self.ring.envs[*env].added + steps as u64);
+            }
+        }
         self.ring.add(envs, columns, steps);
         self.index
             .update(&self.ring, &self.items, envs.iter().copied());
+        self.publish(envs.iter().copied());
     }
 
     /// Ends the episodes of these environments; see [`Ring::end_episode`].
@@ -111,6 +135,7 @@ impl StepBuffer {
         }
         self.index
             .update(&self.ring, &self.items, envs.iter().copied());
+        self.publish(envs.iter().copied());
     }
 
     /// Removes all steps.
@@ -118,6 +143,7 @@ impl StepBuffer {
         self.ring.clear();
         self.index
             .update(&self.ring, &self.items, 0..self.ring.num_envs());
+        self.publish(0..self.ring.num_envs());
     }
 
     /// Draws `n` items.

@@ -5,7 +5,7 @@
 
 use super::{DEFAULT_PRIORITY, ItemIndex, StartRange, range_len};
 use crate::error::Result;
-use crate::ring::{Ring, RingItems};
+use crate::ring::{EnvRing, EnvState, Ring, RingItems};
 use crate::selector::SelectorKind;
 
 impl ItemIndex {
@@ -66,6 +66,47 @@ impl ItemIndex {
         Ok(())
     }
 
+    /// Stages the priorities that are in the memory of a buffer already. Those of other rows become 0.
+    ///
+    /// # Errors
+    /// [`crate::Error::Priority`] if one of them is not allowed.
+    pub(in crate::ring) fn stage_own(&mut self, ring: &Ring, states: &[EnvState]) -> Result<()> {
+        let Some(priorities) = &mut self.priorities else {
+            return Ok(());
+        };
+        let kind = SelectorKind::Prioritized {
+            exponent: priorities.exponent,
+        };
+        let values = priorities.values.as_f64s_mut();
+        for (env, state) in states.iter().enumerate() {
+            for (position, row) in ring.stored_rows(env) {
+                if position >= state.priorities_end {
+                    values[row] = f64::NAN;
+                } else if !values[row].is_nan() {
+                    kind.check_priority_for("the replay buffer", values[row])?;
+                }
+            }
+            let EnvRing {
+                stored, next_slot, ..
+            } = ring.envs[env];
+            for number in 0..ring.length() - stored {
+                let row = ring.row(env, ring.slot_after(next_slot, number));
+                if values[row].to_bits() != 0 {
+                    values[row] = 0.0; // only then, so that unused memory stays unused
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Position after the last item of an environment, whose priority is stored; 0 without priorities.
+    pub(in crate::ring) fn priorities_end(&self, env: usize) -> u64 {
+        match self.priorities {
+            Some(_) => self.ranges[env].positions().end,
+            None => 0,
+        }
+    }
+
     /// Removes all staged priorities.
     pub(in crate::ring) fn discard_staged(&mut self, ring: &Ring) {
         if let Some(priorities) = &mut self.priorities {
@@ -108,10 +149,14 @@ impl ItemIndex {
         };
         for (env, range) in self.ranges.iter().enumerate() {
             for (row, is_item) in rows(range, env) {
-                let staged = std::mem::replace(&mut priorities.values.as_f64s_mut()[row], 0.0);
-                if is_item {
-                    priorities.set(row, if staged.is_nan() { initial } else { staged });
-                }
+                let staged = priorities.get(row);
+                let priority = match (is_item, staged.is_nan()) {
+                    (false, _) => 0.0,
+                    (true, true) => initial,
+                    (true, false) => staged,
+                };
+                priorities.values.as_f64s_mut()[row] = priority;
+                priorities.record(row, 0.0, priority);
             }
         }
     }
