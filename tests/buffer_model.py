@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engram.buffers import Sequences, Steps, Transitions
+from engram.buffers import ReplayBuffer, Sequences, Steps, Transitions
 
 
 class Env:
@@ -167,3 +167,32 @@ def assert_same_items(batch, expected):
             column = batch.data[name]
             assert column.dtype == np.asarray(value).dtype, name
             np.testing.assert_array_equal(column[index], value, err_msg=f"{name} of {key}")
+
+
+def items_by_key(buffer):
+    """All items by key."""
+    found = {}
+    for batch in buffer.epoch(100):
+        for index, key in enumerate(batch.info.key.tolist()):
+            found[key] = {name: column[index].tolist() for name, column in batch.data.items()}
+    return found
+
+
+def priorities_by_key(buffer):
+    return {
+        key: priority
+        for batch in buffer.epoch(100)
+        for key, priority in zip(batch.info.key.tolist(), batch.info.priority.tolist(), strict=True)
+    }
+
+
+def all_steps(buffer, path):
+    """All steps of a buffer by environment and position, read from a save."""
+    buffer.save(path)
+    steps = ReplayBuffer(buffer.capacity, buffer.num_envs)
+    steps.restore(path)
+    found = {}
+    for batch in steps.epoch(1000):
+        places = zip(batch.info.env_id.tolist(), batch.info.position.tolist(), strict=True)
+        found |= {place: {name: column[i] for name, column in batch.data.items()} for i, place in enumerate(places)}
+    return found

@@ -28,6 +28,7 @@ __all__ = [
     "flatten",
     "import_reverb",
     "inspect",
+    "mapped_signature",
     "names",
     "set_long_wait",
     "unflatten",
@@ -43,6 +44,7 @@ def flatten(tree: Any) -> tuple[list[Any], list[str], str]: ...  # leaves, their
 # The checkpoint's directory, the number of items by table, notes.
 def import_reverb(store: Store, path: str) -> tuple[Path, dict[str, int], list[str]]: ...
 def inspect(path: str) -> dict[str, Any]: ...
+def mapped_signature(path: str) -> Any: ...  # of the steps in the file of a buffer; None if there is no file
 def names(structure: str) -> list[str]: ...  # names of the leaves
 def unflatten(structure: str, leaves: list[Any]) -> Any: ...
 
@@ -92,10 +94,10 @@ class ReplayBuffer:
         cls,
         signature: Any,
         items: Any,  # an engram.buffers.items.CompiledItems
-        num_envs: int,
-        length: int,
+        size: tuple[int, int],  # number of environments, and steps of each
         exponent: float | None,  # of a Prioritized sampler
         seed: int,
+        path: str | None,  # of the file that the steps are in
     ) -> ReplayBuffer: ...
     def add(self, step: Any, *, env_id: int | None = None) -> None: ...
     def add_batch(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None: ...
@@ -107,6 +109,9 @@ class ReplayBuffer:
     def clear(self) -> None: ...
     def save(self, path: str) -> int: ...
     def restore(self, saved: SavedBuffer) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+    def discard(self) -> None: ...  # closes it; removes its file if it did not exist before
     def sizes(self) -> tuple[int, int]: ...  # number of steps, number of items
 
 @final

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram import selectors
-from engram.buffers import ReplayBuffer, Sequences, Steps, Transitions
+from engram.buffers import MappedFile, ReplayBuffer, Sequences, Steps, Transitions
 
 KINDS = st.one_of(
     st.just(Steps()),
@@ -25,10 +25,11 @@ ENDINGS = st.sampled_from([(False, False)] * 5 + [(True, False), (False, True), 
 class Pair:
     """A buffer and its model, to which the same is done."""
 
-    def __init__(self, length, num_envs, items, sampler):
+    def __init__(self, length, num_envs, items, sampler, storage):
         prioritized = isinstance(sampler, selectors.Prioritized)
         self.options = {"capacity": length * num_envs, "num_envs": num_envs, "items": items, "sampler": sampler}
-        self.buffer = ReplayBuffer(**self.options, seed=1)
+        self.storage = storage
+        self.buffer = ReplayBuffer(**self.options, seed=1, storage=storage)
         self.model = BufferModel(length, num_envs, items, prioritized=prioritized)
         self.num_envs = num_envs
         self.number = 0
@@ -63,8 +64,14 @@ class Pair:
             self.buffer.add_steps(stacked([stacked(rows) for rows in steps]), env_ids=given_ids)
             self.model.add_steps(env_ids, steps)
 
-    def save_and_restore(self):
-        """Replaces the buffer by one that is restored from its save."""
+    def reopen(self, data):
+        """Replaces the buffer by one that has its file, or is restored from its save."""
+        if self.storage is not None:
+            if data.draw(st.booleans()):
+                self.buffer.close()
+            self.buffer = None  # before another buffer opens the file
+            self.buffer = ReplayBuffer(**self.options, seed=1, storage=self.storage)
+            return
         if self.number == 0:
             return  # nothing can be saved before the first step
         with tempfile.TemporaryDirectory() as directory:
@@ -126,9 +133,21 @@ class Pair:
 @given(st.data())
 @pytest.mark.parametrize("sampler", [selectors.Uniform(), selectors.Prioritized(0.5)])
 def test_a_buffer_agrees_with_the_model(sampler, data):
+    run(sampler, data, None)
+
+
+@given(st.data())
+@pytest.mark.parametrize("sampler", [selectors.Uniform(), selectors.Prioritized(0.5)])
+def test_a_buffer_in_a_file_agrees_with_the_model(sampler, data):
+    with tempfile.TemporaryDirectory() as directory:
+        run(sampler, data, MappedFile(Path(directory) / "file"))
+
+
+def run(sampler, data, storage):
+    """Does random things to a buffer and to its model."""
     items = data.draw(KINDS)
     length, num_envs = items._max_steps + data.draw(st.integers(0, 8)), data.draw(st.integers(1, 3))
-    pair, ever = Pair(length, num_envs, items, sampler), {0, 1, 2**40}
+    pair, ever = Pair(length, num_envs, items, sampler, storage), {0, 1, 2**40}
     for _ in range(data.draw(st.integers(1, 12))):
         action = data.draw(st.integers(0, 9))
         if action == 0:
@@ -139,7 +158,7 @@ def test_a_buffer_agrees_with_the_model(sampler, data):
             pair.buffer.end_episodes(env_ids=env_ids)
             pair.model.end_episodes(env_ids)
         elif action == 2:
-            pair.save_and_restore()
+            pair.reopen(data)
         else:
             pair.add(data)
         if pair.model.priorities is not None:

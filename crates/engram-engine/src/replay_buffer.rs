@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
-use engram_core::ring::{StepBuffer, StepBufferOptions};
+use engram_core::ring::{RingItems, StepBuffer, StepBufferOptions};
 use engram_core::{Error, Result, Schema, SharedBytes};
 
 use crate::disk::{BufferSize, Flush, FlushedState, MappedFile, boot_id};
@@ -12,9 +12,12 @@ use crate::disk::{BufferSize, Flush, FlushedState, MappedFile, boot_id};
 /// A [`StepBuffer`], and the file that its steps are in, if there is one.
 #[derive(Debug)]
 pub struct ReplayBuffer {
-    // Declared before the file, so that it is dropped first: the file is unlocked last.
+    /// Declared before the file, so that it is dropped first: the file is unlocked last. Empty once the buffer is closed.
     steps: StepBuffer,
     file: Option<MappedFile>,
+    /// True if the file did not exist before.
+    is_new: bool,
+    is_closed: bool,
 }
 
 /// A flush that has begun; see [`ReplayBuffer::begin_flush`].
@@ -27,8 +30,12 @@ impl ReplayBuffer {
     /// # Errors
     /// Those of [`StepBuffer::new`].
     pub fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
-        let steps = StepBuffer::new(options)?;
-        Ok(Self { steps, file: None })
+        Ok(Self {
+            steps: StepBuffer::new(options)?,
+            file: None,
+            is_new: false,
+            is_closed: false,
+        })
     }
 
     /// Opens the buffer in a file, or creates the file. `schema` is that of the steps; `id` must differ each time.
@@ -59,6 +66,7 @@ impl ReplayBuffer {
             length: options.length,
         };
         let opened = MappedFile::open(path, schema, size, boot)?;
+        let is_new = opened.is_none();
         let ((mut file, memory), state) = if let Some(opened) = opened {
             opened
         } else {
@@ -70,8 +78,23 @@ impl ReplayBuffer {
         let reopened = steps.reopen(&state.envs, state.has_flags, state.rng);
         reopened.map_err(|error| file.to_error(error))?;
         file.start(&steps, boot)?;
-        let file = Some(file);
-        Ok(Self { steps, file })
+        Ok(Self {
+            steps,
+            file: Some(file),
+            is_new,
+            is_closed: false,
+        })
+    }
+
+    /// Checks that the buffer is not closed.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if it is.
+    pub fn check_open(&self) -> Result<()> {
+        if self.is_closed {
+            return Err(Error::Closed("the replay buffer is closed".into()));
+        }
+        Ok(())
     }
 
     /// Columns and nesting of the steps of the buffer in a file; `None` if there is no file.
@@ -118,24 +141,48 @@ impl ReplayBuffer {
         }
     }
 
-    /// Makes everything durable and closes the file.
+    /// Makes everything durable, and releases the file and all memory. Does nothing if the buffer is closed.
     ///
     /// # Errors
-    /// [`Error::Storage`] if the file cannot be written. It is closed nevertheless.
-    pub fn close(mut self) -> Result<()> {
-        let Some(file) = &mut self.file else {
-            return Ok(());
-        };
-        let flush = file.begin_flush(&self.steps);
-        let synced = flush.sync();
-        file.finish_flush(&self.steps, flush, synced, true)
+    /// [`Error::Storage`] if the file cannot be written. The buffer is closed nevertheless.
+    pub fn close(&mut self) -> Result<()> {
+        let flushed = self.file.as_mut().map_or(Ok(()), |file| {
+            let flush = file.begin_flush(&self.steps);
+            let synced = flush.sync();
+            file.finish_flush(&self.steps, flush, synced, true)
+        });
+        self.release()?;
+        flushed
     }
 
-    /// Removes the file of a buffer that is not used.
-    pub fn remove(self) {
-        if let Some(file) = &self.file {
+    /// Closes a buffer that was not used. Removes its file if it did not exist before.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn discard(&mut self) -> Result<()> {
+        if let Some(file) = self.file.as_ref().filter(|_| self.is_new) {
             file.remove();
         }
+        self.release()
+    }
+
+    fn release(&mut self) -> Result<()> {
+        self.is_closed = true;
+        let nothing = StepBufferOptions {
+            cells: &[],
+            names: &[],
+            num_envs: 1,
+            length: 1,
+            items: RingItems::Steps,
+            outputs: Vec::new(),
+            episode_columns: None,
+            reward_column: None,
+            exponent: None,
+            seed: 0,
+        };
+        self.steps = StepBuffer::new(&nothing)?;
+        self.file = None;
+        Ok(())
     }
 }
 

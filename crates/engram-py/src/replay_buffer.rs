@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engram_core::pool::{Pool, PooledBytes};
 use engram_core::ring::{
-    Drawn, EpisodeColumns, OutputColumn, OutputSource, RingItems, StepBuffer, StepBufferOptions,
+    Drawn, EpisodeColumns, OutputColumn, OutputSource, RingItems, StepBufferOptions,
 };
 use engram_core::text::count;
 use engram_core::{CellSpec, DType, Error, Layout, Result, Schema, Shape, SharedBytes, Signature};
-use engram_engine::{SaveTarget, request_huge_pages};
+use engram_engine::{self as engine, SaveTarget, request_huge_pages};
 use numpy::{PyArray1, PyArrayMethods};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
@@ -18,9 +18,10 @@ use crate::buffer_batch::BufferBatch;
 use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids};
 use crate::buffer_output::OutputArrays;
 use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
-use crate::gil::ForkGuard;
+use crate::config::signature_to_python;
+use crate::gil::{ForkGuard, detached};
 use crate::leaf::{MIN_DETACHED_BYTES, prevent_resize};
-use crate::saved_buffer::{SavedBuffer, interruptible};
+use crate::saved_buffer::{SavedBuffer, interruptible, signature_of};
 use crate::store::entropy;
 use crate::structure::Structure;
 use crate::{arrays, config, errors};
@@ -30,7 +31,7 @@ use crate::{arrays, config, errors};
 #[derive(Debug)]
 pub(crate) struct ReplayBuffer {
     /// No thread acquires the GIL while it holds this lock.
-    buffer: ForkGuard<RwLock<StepBuffer>>,
+    buffer: ForkGuard<RwLock<engine::ReplayBuffer>>,
     columns: StepColumns,
     /// Names, nesting, dtypes and shapes of the columns of a step.
     schema: Arc<Schema>,
@@ -124,13 +125,17 @@ impl ReplayBuffer {
         &self,
         py: Python<'_>,
         bytes: usize,
-        work: impl FnOnce(RwLockWriteGuard<'_, StepBuffer>) -> Result<T> + Send,
+        work: impl FnOnce(RwLockWriteGuard<'_, engine::ReplayBuffer>) -> Result<T> + Send,
     ) -> PyResult<T> {
         let lock = self.buffer.get(py)?;
         let free = if bytes < MIN_DETACHED_BYTES {
             lock.try_write()
         } else {
             None
+        };
+        let work = |guard: RwLockWriteGuard<'_, engine::ReplayBuffer>| {
+            guard.check_open()?;
+            work(guard)
         };
         let outcome = match free {
             Some(guard) => work(guard),
@@ -157,11 +162,15 @@ impl ReplayBuffer {
         };
         let bytes = read()?;
         let total: usize = bytes.iter().map(|bytes| bytes.len()).sum();
+        let add = |mut buffer: RwLockWriteGuard<'_, engine::ReplayBuffer>, bytes: &[_]| {
+            buffer.check_open()?;
+            buffer.add(envs, bytes, count)
+        };
+        let failed = |error| errors::to_py(py, &error);
         if total < MIN_DETACHED_BYTES
-            && let Some(mut buffer) = lock.try_write()
+            && let Some(buffer) = lock.try_write()
         {
-            buffer.add(envs, &bytes, count);
-            return Ok(());
+            return add(buffer, &bytes).map_err(failed);
         }
         // Before any address or length is read, because preventing a resize may run Python code.
         let resize_guards = cells
@@ -170,9 +179,9 @@ impl ReplayBuffer {
             .map(prevent_resize)
             .collect::<PyResult<Vec<_>>>()?;
         let bytes = read()?;
-        py.detach(|| lock.write().add(envs, &bytes, count));
+        let added = py.detach(|| add(lock.write(), &bytes));
         drop(resize_guards);
-        Ok(())
+        added.map_err(failed)
     }
 
     /// Buffers for a batch of `items` items.
@@ -224,12 +233,13 @@ impl ReplayBuffer {
         py: Python<'_>,
         signature: &Bound<'_, PyAny>,
         items: &Bound<'_, PyAny>,
-        num_envs: usize,
-        length: usize,
+        size: (usize, usize),
         exponent: Option<f64>,
         seed: u64,
+        path: Option<PathBuf>,
     ) -> PyResult<Self> {
         let items: BufferItemsConfig = items.extract()?;
+        let (num_envs, length) = size;
         let (structure, _) = Structure::of(signature)?;
         let Signature {
             columns,
@@ -280,12 +290,19 @@ impl ReplayBuffer {
             exponent,
             seed,
         };
-        let mut buffer = StepBuffer::new(&options).map_err(|error| errors::to_py(py, &error))?;
-        buffer.column_memory().for_each(request_huge_pages);
+        let schema = Arc::new(schema);
+        let buffer = detached(py, || {
+            if let Some(path) = path {
+                return engine::ReplayBuffer::open(&path, &options, &schema, entropy());
+            }
+            let mut buffer = engine::ReplayBuffer::new(&options)?;
+            buffer.column_memory().for_each(request_huge_pages);
+            Ok(buffer)
+        })?;
         Ok(Self {
             buffer: ForkGuard::new("replay buffer", RwLock::new(buffer)),
             columns,
-            schema: Arc::new(schema),
+            schema,
             structure: Structure::parse(py, &items.structure)?,
             outputs: item_columns,
             steps_per_item: items.burn_in + items.length,
@@ -394,7 +411,11 @@ impl ReplayBuffer {
         let lock = self.buffer.get(py)?;
         let bytes = interruptible(py, move |interrupted| {
             match SaveTarget::lock(&path, interrupted)? {
-                Some(target) => target.save(&lock.read(), &self.schema, entropy(), interrupted),
+                Some(target) => {
+                    let buffer = lock.read();
+                    buffer.check_open()?;
+                    target.save(&buffer, &self.schema, entropy(), interrupted)
+                }
                 None => Ok(None),
             }
         })?;
@@ -406,19 +427,61 @@ impl ReplayBuffer {
         let lock = self.buffer.get(py)?;
         let saved = saved.take(py)?;
         interruptible(py, |interrupted| {
+            let mut buffer = lock.write();
+            buffer.check_open()?;
             saved.check_schema(&self.schema)?;
-            saved.restore(&mut lock.write(), interrupted)
+            saved.restore(&mut buffer, interrupted)
         })?;
         Ok(())
+    }
+
+    /// Makes everything durable that was added before.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let lock = self.buffer.get(py)?;
+        detached(py, || {
+            let flush = {
+                let buffer = lock.write();
+                buffer.check_open()?;
+                buffer.begin_flush()?
+            };
+            let synced = flush.sync();
+            lock.write().finish_flush(flush, synced)
+        })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let lock = self.buffer.get(py)?;
+        detached(py, || lock.write().close())
+    }
+
+    /// Closes a buffer that was not used, and removes its file if it did not exist before.
+    fn discard(&self, py: Python<'_>) -> PyResult<()> {
+        let lock = self.buffer.get(py)?;
+        detached(py, || lock.write().discard())
     }
 
     /// Number of steps, and number of items.
     fn sizes(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
         let lock = self.buffer.get(py)?;
-        let sizes = |buffer: &StepBuffer| (buffer.len(), buffer.num_items());
+        let sizes = |buffer: &engine::ReplayBuffer| {
+            buffer.check_open()?;
+            Ok((buffer.len(), buffer.num_items()))
+        };
         let free = lock.try_read().map(|buffer| sizes(&buffer));
-        Ok(free.unwrap_or_else(|| py.detach(|| sizes(&lock.read()))))
+        let sizes = free.unwrap_or_else(|| py.detach(|| sizes(&lock.read())));
+        sizes.map_err(|error| errors::to_py(py, &error))
     }
+}
+
+/// Returns the signature of the steps in the file of a buffer; `None` if there is no file.
+#[pyfunction]
+pub(crate) fn mapped_signature(
+    py: Python<'_>,
+    path: PathBuf,
+) -> PyResult<Option<Bound<'_, PyAny>>> {
+    let schema = detached(py, move || engine::ReplayBuffer::schema_of(&path))?;
+    let schema = schema.map(|schema| signature_to_python(py, &signature_of(&schema)));
+    schema.transpose()
 }
 
 /// The items of a replay buffer at one moment, in random order.

@@ -1,4 +1,4 @@
-"""Replay buffers in the memory of one process, which sample steps, transitions or sequences.
+"""Replay buffers of one process, in memory or in a mapped file, which sample steps, transitions or sequences.
 
 See docs/buffers.md. For tables that several processes share, or that survive a crash, see `engram.Store`.
 """
@@ -6,5 +6,6 @@ See docs/buffers.md. For tables that several processes share, or that survive a 
 from engram.buffers.buffer_batch import BufferBatch, BufferBatchInfo
 from engram.buffers.items import Sequences, Steps, Transitions
 from engram.buffers.replay_buffer import ReplayBuffer
+from engram.buffers.storage import MappedFile
 
-__all__ = ["BufferBatch", "BufferBatchInfo", "ReplayBuffer", "Sequences", "Steps", "Transitions"]
+__all__ = ["BufferBatch", "BufferBatchInfo", "MappedFile", "ReplayBuffer", "Sequences", "Steps", "Transitions"]

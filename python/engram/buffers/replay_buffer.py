@@ -1,9 +1,12 @@
-"""A replay buffer in the memory of one process."""
+"""A replay buffer of one process."""
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import numpy.typing as npt
 
@@ -14,7 +17,8 @@ from engram._text import counted
 from engram.buffers._steps import derive_signature
 from engram.buffers.buffer_batch import BufferBatch
 from engram.buffers.items import Items, Steps
-from engram.errors import InvalidArgumentError, UnsatisfiableError
+from engram.buffers.storage import MappedFile
+from engram.errors import ClosedError, ForkedError, InvalidArgumentError, UnsatisfiableError
 from engram.selectors import Prioritized, Uniform
 
 __all__ = ["ReplayBuffer"]
@@ -52,11 +56,17 @@ class ReplayBuffer:
             to `priority ** exponent`. When an item can first be sampled, it gets the largest priority that an item of
             the buffer has then; 1 if none is above 0.
         seed: Seed of all random choices. They do not depend on the number of threads. Default: a random one.
+        storage: `MappedFile(path)`: the steps are in this file, which can be larger than the memory and outlives the
+            process. Default: in memory.
 
     Raises:
-        InvalidArgumentError: An argument is invalid, or the rings are too short for one item.
-        SignatureError: The columns of `signature` are not supported, or not those that `items` needs.
+        InvalidArgumentError: An argument is invalid, or the rings are too short for one item. With a file that exists:
+            it has another `capacity` or `num_envs`.
+        SignatureError: The columns of `signature` are not supported, or not those that `items` needs. With a file that
+            exists: they are not those of the file.
         OutOfMemoryError: The memory for the columns of `signature` cannot be reserved.
+        StorageError: The file cannot be created, for example because the disk is full; it is damaged, not that of a
+            buffer, or in use.
     """
 
     def __init__(
@@ -68,6 +78,7 @@ class ReplayBuffer:
         items: Items = Steps(),  # noqa: B008, a constant
         sampler: Uniform | Prioritized = Uniform(),  # noqa: B008, a constant
         seed: int | None = None,
+        storage: MappedFile | None = None,
     ) -> None:
         self._num_envs = _checks.integer("`num_envs`", num_envs, high=_checks.MAX_I32)
         capacity = _checks.integer("`capacity`", capacity, high=_MAX_CAPACITY)
@@ -85,7 +96,14 @@ class ReplayBuffer:
                 f"{counted(item_steps, 'step')}; got {capacity}"
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
+        self._path: str | None = None
+        if storage is not None:
+            _checks.instance_of("`storage`", storage, MappedFile, "engram.buffers.MappedFile(...) or None")
+            self._path = str(Path(storage.path).absolute())  # the first step may be added in another directory
+            of_file = _engram.mapped_signature(self._path)
+            signature = of_file if signature is None else signature
         self._first_add_lock = threading.Lock()  # held while the first step creates the native buffer
+        self._is_closed = False
         self._native: _engram.ReplayBuffer | None = None
         if signature is not None:
             self._use(self._create(signature))
@@ -101,6 +119,8 @@ class ReplayBuffer:
             SignatureError: The step differs from the signature or the first step in structure, dtype or shape.
             InvalidArgumentError: `env_id` is out of range, or missing although there are several environments.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+            StorageError: The file of `storage` cannot be created or written.
+            ClosedError: The buffer is closed.
         """
         self._add("add", step, 0, env_id=env_id)
 
@@ -115,6 +135,8 @@ class ReplayBuffer:
             SignatureError: The steps differ from the signature or the first step in structure, dtype or shape.
             InvalidArgumentError: An environment is out of range or repeated.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+            StorageError: The file of `storage` cannot be created or written.
+            ClosedError: The buffer is closed.
         """
         self._add("add_batch", steps, 1, env_ids=env_ids)
 
@@ -129,6 +151,8 @@ class ReplayBuffer:
             SignatureError: The steps differ from the signature or the first step in structure, dtype or shape.
             InvalidArgumentError: An environment is out of range or repeated.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+            StorageError: The file of `storage` cannot be created or written.
+            ClosedError: The buffer is closed.
         """
         self._add("add_steps", steps, 2, env_ids=env_ids)
 
@@ -144,6 +168,7 @@ class ReplayBuffer:
 
         Raises:
             InvalidArgumentError: An environment is out of range or repeated.
+            ClosedError: The buffer is closed.
         """
         if self._native is not None:
             self._native.end_episodes(env_ids=env_ids)
@@ -166,6 +191,7 @@ class ReplayBuffer:
             UnsatisfiableError: The buffer has no item yet, or fewer than `batch_size` without replacement.
             InvalidArgumentError: `batch_size` or `out` is invalid, or `replacement` is False with `Prioritized`.
             OutOfMemoryError: The batch is too large to be allocated.
+            ClosedError: The buffer is closed.
         """
         size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
         _checks.boolean("`replacement`", replacement)
@@ -191,6 +217,7 @@ class ReplayBuffer:
         Raises:
             InvalidArgumentError: An argument is invalid.
             OutOfMemoryError: The keys of all items or a batch cannot be allocated.
+            ClosedError: The buffer is closed, or was closed during the iteration.
         """
         size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
         _checks.boolean("`drop_last`", drop_last)
@@ -215,6 +242,7 @@ class ReplayBuffer:
                 1e290. No priority is changed.
             InvalidArgumentError: The sampler is not Prioritized; `keys` and `priorities` differ in length, have more
                 than one axis, or are not numbers.
+            ClosedError: The buffer is closed.
         """
         if not isinstance(self._sampler, Prioritized):
             raise InvalidArgumentError(
@@ -227,6 +255,9 @@ class ReplayBuffer:
         """Removes all steps. The columns stay, with their memory; keys are not used again.
 
         The next step of each environment counts as the first one of an episode.
+
+        Raises:
+            ClosedError: The buffer is closed.
         """
         if self._native is not None:
             self._native.clear()
@@ -248,6 +279,7 @@ class ReplayBuffer:
             StorageError: The file cannot be written, for example because the disk is full.
             UnsatisfiableError: The buffer has no columns yet: no step was added, and there is no `signature`.
             InvalidArgumentError: `path` is not a path.
+            ClosedError: The buffer is closed.
         """
         file = _checks.file("`path`", path)
         if self._native is None:
@@ -280,12 +312,56 @@ class ReplayBuffer:
                 or `path` is not a path.
             PriorityError: The weight of a priority, `priority ** exponent`, is above 1e290.
             OutOfMemoryError: The memory for `capacity` steps cannot be reserved.
+            ClosedError: The buffer is closed.
         """
         saved = _engram.SavedBuffer(_checks.file("`path`", path))
         with self._first_add_lock:
-            native = self._create(saved.signature()) if self._native is None else self._native
-            native.restore(saved)
-            self._use(native)
+            if self._native is not None:
+                self._native.restore(saved)
+            else:
+                self._check_open()
+                self._start(self._create(saved.signature()), "restore", saved)
+
+    def flush(self) -> None:
+        """Makes all steps and priorities durable that this buffer has in its file, and the random state.
+
+        After a power failure, the file has the steps of the last flush: see `MappedFile`. Other threads can use the
+        buffer meanwhile.
+
+        Raises:
+            InvalidArgumentError: The buffer has no `storage`.
+            StorageError: The file cannot be written. Then no later flush succeeds.
+            ClosedError: The buffer is closed.
+        """
+        if self._path is None:
+            raise InvalidArgumentError(
+                "`flush` needs a buffer in a file; create it with `storage=MappedFile(...)`, or use `save`"
+            )
+        if self._native is not None:
+            self._native.flush()
+
+    def close(self) -> None:
+        """Flushes the buffer, closes its file and releases all memory. Can be called more than once.
+
+        Later calls of other methods raise `ClosedError`. A buffer that is not closed keeps its file in use until it is
+        garbage-collected, or the process ends.
+
+        Raises:
+            StorageError: The file cannot be written. The buffer is closed nevertheless.
+        """
+        with self._first_add_lock:
+            self._is_closed = True
+            if self._native is not None:
+                self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(ForkedError):  # in a forked child, the parent closes the buffer
+            self.close()
 
     @property
     def num_items(self) -> int:
@@ -309,26 +385,43 @@ class ReplayBuffer:
     def __repr__(self) -> str:
         environments = "" if self._num_envs == 1 else f", {counted(self._num_envs, 'environment')}"
         settings = f"{self._items!r}, {self._sampler!r}"
+        if self._is_closed:
+            return f"ReplayBuffer(closed, {settings})"
         return (
             f"ReplayBuffer({len(self):,} of {counted(self.capacity, 'step')}{environments}, "
             f"{counted(self.num_items, 'item')}, {settings})"
         )
+
+    def _check_open(self) -> None:
+        """Checks that a buffer without columns is not closed; the native buffer checks it otherwise."""
+        if self._is_closed:
+            raise ClosedError("the replay buffer is closed")
 
     def _create(self, signature: Any) -> _engram.ReplayBuffer:  # noqa: ANN401, a nest
         """Returns the native buffer for steps of this signature."""
         structure = _engram.flatten(signature)[2]
         exponent = self._sampler.exponent if isinstance(self._sampler, Prioritized) else None
         items = self._items._compile(structure)  # noqa: SLF001, this package's own
-        return _engram.ReplayBuffer(signature, items, self._num_envs, self._ring_length, exponent, self._seed)
+        size = (self._num_envs, self._ring_length)
+        return _engram.ReplayBuffer(signature, items, size, exponent, self._seed, self._path)
 
     def _add(self, method: str, steps: Any, num_leading_axes: int, **environments: Any) -> None:  # noqa: ANN401
         """Calls a method of the native buffer, which is created at the first step."""
         with self._first_add_lock:
-            native = self._native
-            if native is None:
-                native = self._create(derive_signature(steps, num_leading_axes))
-            getattr(native, method)(steps, **environments)
-            self._use(native)  # not reached if the first step was rejected
+            if self._native is not None:
+                getattr(self._native, method)(steps, **environments)
+            else:
+                self._check_open()
+                self._start(self._create(derive_signature(steps, num_leading_axes)), method, steps, **environments)
+
+    def _start(self, native: _engram.ReplayBuffer, method: str, data: Any, **environments: Any) -> None:  # noqa: ANN401
+        """Uses a new native buffer if this method accepts the data; otherwise discards it."""
+        try:
+            getattr(native, method)(data, **environments)
+        except BaseException:
+            native.discard()
+            raise
+        self._use(native)
 
     def _use(self, native: _engram.ReplayBuffer) -> None:
         """Makes `native` the buffer that all methods use."""

@@ -262,7 +262,7 @@ fn steps_that_are_not_flushed_survive_the_end_of_the_process_only() {
     // Although the steps are in memory, they are not on disk.
     add(&mut buffer, 1, 5);
     drop(buffer);
-    let buffer = open(case, &file.0, "two").unwrap();
+    let mut buffer = open(case, &file.0, "two").unwrap();
     assert_eq!(buffer.env_steps(1).stored, 30);
     check(&buffer, case, "restarted");
     buffer.close().unwrap();
