@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engram.buffers import ReplayBuffer, Sequences, Steps, Transitions
+from engram.buffers import Sequences, Steps, Transitions
 
 
 class Env:
@@ -186,13 +186,10 @@ def priorities_by_key(buffer):
     }
 
 
-def all_steps(buffer, path):
-    """All steps of a buffer by environment and position, read from a save."""
-    buffer.save(path)
-    steps = ReplayBuffer(buffer.capacity, buffer.num_envs)
-    steps.restore(path)
+def all_steps(buffer):
+    """All steps of a buffer by environment and position."""
     found = {}
-    for batch in steps.epoch(1000):
+    for batch in buffer.scan(1000, steps=True):
         places = zip(batch.info.env_id.tolist(), batch.info.position.tolist(), strict=True)
         found |= {place: {name: column[i] for name, column in batch.data.items()} for i, place in enumerate(places)}
     return found

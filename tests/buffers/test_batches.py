@@ -150,6 +150,62 @@ def test_the_last_batch_of_an_epoch_has_the_remaining_items():
     assert len(next(epoch)) == 4
 
 
+def test_scans():
+    buffer = ReplayBuffer(10, 2, items=Transitions(n_step=3, discount=0.5), sampler=selectors.Prioritized(1.0), seed=0)
+    assert list(buffer.scan(3)) == list(buffer.scan(3, steps=True)) == []
+    step = {"reward": np.ones((2, 4)), "terminated": np.zeros((2, 4), bool), "truncated": np.zeros((2, 4), bool)}
+    buffer.add_steps(step | {"next_obs": np.array([[0, 1, 2, 3], [10, 11, 12, 13]])})
+    buffer.update_priorities([2], [7.0])
+    twin = ReplayBuffer(10, 2, items=Transitions(n_step=3, discount=0.5), sampler=selectors.Prioritized(1.0), seed=0)
+    twin.add_steps(step | {"next_obs": np.array([[0, 1, 2, 3], [10, 11, 12, 13]])})
+    twin.update_priorities([2], [7.0])
+    [first, second] = buffer.scan(3)
+    assert first.data["next_obs"].tolist() + second.data["next_obs"].tolist() == [2, 3, 12, 13]
+    assert first.info.key.tolist() + second.info.key.tolist() == [0, 2, 1, 3]
+    assert first.info.priority.tolist() == [1.0, 7.0, 1.0]
+    assert first.info.probability.tolist() == [1.0] * 3
+    assert first.importance_weights(0.5).tolist() == [1.0] * 3
+    [batch] = buffer.scan(100, steps=True)
+    assert sorted(batch.data) == ["next_obs", "reward", "terminated", "truncated"]
+    assert batch.data["next_obs"].tolist() == [0, 1, 2, 3, 10, 11, 12, 13]
+    assert (batch.info.env_id.tolist(), batch.info.position.tolist()) == ([0] * 4 + [1] * 4, [0, 1, 2, 3] * 2)
+    assert batch.info.priority is None
+    # Scans have made no random choices.
+    assert buffer.sample(20).info.key.tolist() == twin.sample(20).info.key.tolist()
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_scans_leave_out_what_is_overwritten_meanwhile(steps):
+    buffer = ReplayBuffer(20, 2, seed=0)
+    buffer.add_steps({"x": np.arange(20).reshape(2, 10)})
+    scan = buffer.scan(3, steps=steps)
+    assert next(scan).data["x"].tolist() == [0, 1, 2]
+    buffer.add_steps({"x": np.full((2, 6), 100)})
+    assert [batch.data["x"].tolist() for batch in scan] == [[6, 7, 8], [9, 16, 17], [18, 19]]
+    scan = buffer.scan(3, steps=steps)
+    next(scan)
+    buffer.clear()
+    assert list(scan) == []
+    scan = buffer.scan(3, steps=steps)
+    buffer.add_batch({"x": np.arange(2)})
+    assert list(scan) == []
+
+
+def test_scans_have_the_nest_and_dtypes_of_steps():
+    buffer = ReplayBuffer(4, seed=0)
+    for number in range(6):
+        buffer.add(Step({"b": np.int16(number), "a": (np.zeros((2, 0)), np.complex64(number))}, np.bool_(1)))
+    [batch] = buffer.scan(4, steps=True)
+    assert type(batch.data) is Step
+    assert batch.data.obs["b"].tolist() == [2, 3, 4, 5]
+    assert batch.data.obs["b"].dtype == np.int16
+    assert batch.data.obs["a"][0].shape == (4, 2, 0)
+    large = ReplayBuffer(100, seed=0)
+    large.add_steps({"x": np.arange(100 * 20_000, dtype=np.int32).reshape(1, 100, 20_000)})
+    [batch] = large.scan(100, steps=True)
+    np.testing.assert_array_equal(batch.data["x"].ravel(), np.arange(100 * 20_000))
+
+
 def test_repr():
     buffer = ReplayBuffer(
         1000, 2, items=Transitions(n_step=3, discount=0.5), sampler=selectors.Prioritized(0.6), seed=0

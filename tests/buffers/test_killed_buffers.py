@@ -80,9 +80,9 @@ def run_until_killed(path, added, seed, seconds):
     return printed, any(line.startswith("flushed") for line in lines)
 
 
-def check(buffer, printed, directory):
+def check(buffer, printed):
     """Checks a buffer whose process was killed; returns the number of steps of each environment."""
-    found = all_steps(buffer, directory / "save")
+    found = all_steps(buffer)
     added = [max((position for of, position in found if of == env), default=-1) + 1 for env in range(NUM_ENVS)]
     for env in range(NUM_ENVS):
         # All steps that were added; and those of a call that was not finished may be there.
@@ -123,7 +123,7 @@ def test_a_killed_process_loses_no_step_that_was_added(tmp_path, rounds):
     for number in range(rounds):
         printed, has_flushed = run_until_killed(tmp_path / "file", added, SEED + number, rng.uniform(0, 0.2))
         buffer = open_buffer(tmp_path / "file")
-        added = check(buffer, printed, tmp_path)
+        added = check(buffer, printed)
         flushed += has_flushed
         if rng.random() < 0.3:
             buffer.close()

@@ -162,7 +162,7 @@ def test_saves_are_restored_into_files(tmp_path):
     assert items_by_key(buffer) == expected
     assert priorities_by_key(buffer) == dict.fromkeys(range(20, 40), 1.0) | {22: 5.0, 23: 6.0}
     buffer.add_batch({"x": np.array([7, 8])})
-    steps = all_steps(buffer, tmp_path / "again")
+    steps = all_steps(buffer)
     assert len(steps) == 20
     assert {place[1] for place in steps} == set(range(11, 21))
 
@@ -409,6 +409,7 @@ def test_a_closed_buffer_refuses_all_calls(tmp_path):
             lambda buffer=buffer: buffer.sample(1),
             lambda epoch=epoch: next(epoch),
             lambda buffer=buffer: buffer.epoch(1),
+            lambda buffer=buffer: buffer.scan(1),
             lambda buffer=buffer: buffer.update_priorities([0], [1.0]),
             buffer.end_episodes,
             buffer.clear,

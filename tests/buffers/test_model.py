@@ -92,6 +92,7 @@ class Pair:
             if self.model.priorities is not None:
                 assert batch.info.priority.tolist() == [self.model.priorities[key] for key in batch.info.key.tolist()]
         assert sorted(keys) == sorted(expected)
+        self.check_scans(expected)
         if expected:
             batch = self.buffer.sample(5)
             assert_same_items(batch, expected)
@@ -101,6 +102,29 @@ class Pair:
                 np.testing.assert_allclose(batch.info.probability, 1 / len(expected))
                 different = self.buffer.sample(len(expected), replacement=False)
                 assert sorted(different.info.key.tolist()) == sorted(expected)
+
+    def check_scans(self, expected):
+        """Scans return all items and all steps, environment after environment, oldest first."""
+        keys = []
+        for batch in self.buffer.scan(3):
+            assert_same_items(batch, expected)
+            assert (batch.info.probability == 1).all()
+            if self.model.priorities is not None:
+                assert batch.info.priority.tolist() == [self.model.priorities[key] for key in batch.info.key.tolist()]
+            keys += batch.info.key.tolist()
+        assert keys == sorted(expected, key=lambda key: (key % self.num_envs, key // self.num_envs))
+        steps = [(env, position) for env, ring in enumerate(self.model.envs) for position in ring.stored()]
+        scanned = list(self.buffer.scan(4, steps=True))
+        assert [len(batch) for batch in scanned[:-1]] == [4] * (len(scanned) - 1)
+        found = [
+            (env, position, {name: column[index] for name, column in batch.data.items()})
+            for batch in scanned
+            for index, (env, position) in enumerate(zip(batch.info.env_id.tolist(), batch.info.position.tolist()))
+        ]
+        assert [(env, position) for env, position, _ in found] == steps
+        for env, position, step in found:
+            for name, value in self.model.envs[env].rows[position].items():
+                np.testing.assert_array_equal(step[name], value, err_msg=name)
 
     def check_probabilities(self, batch):
         masses = {key: 0 if p == 0 else p**0.5 for key, p in self.model.priorities.items()}

@@ -11,6 +11,7 @@ mod live_state;
 mod memory;
 mod reopen;
 mod saved;
+mod scan;
 mod step_buffer;
 
 use std::ops::Range;
@@ -25,6 +26,7 @@ pub use live_state::{EnvState, LiveState};
 pub use memory::BufferMemory;
 use memory::RingMemory;
 pub use saved::{BufferRestore, EnvSteps, SavedRun, StepRun};
+pub use scan::BufferScan;
 pub use step_buffer::{StepBuffer, StepBufferOptions};
 
 /// Flag of a row: the step is the last one of its episode.

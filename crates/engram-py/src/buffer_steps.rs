@@ -118,6 +118,11 @@ impl StepColumns {
         })
     }
 
+    /// Structure of a step.
+    pub(crate) fn structure(&self) -> &Structure {
+        &self.structure
+    }
+
     /// Reads steps: their cells, column by column, and the number of steps of each environment.
     ///
     /// # Errors

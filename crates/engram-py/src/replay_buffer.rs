@@ -1,22 +1,21 @@
 //! The native class of `engram.buffers.ReplayBuffer`.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use engram_core::pool::{Pool, PooledBytes};
-use engram_core::ring::{
-    Drawn, EpisodeColumns, OutputColumn, OutputSource, RingItems, StepBufferOptions,
-};
-use engram_core::text::count;
-use engram_core::{CellSpec, DType, Error, Layout, Result, Schema, Shape, SharedBytes, Signature};
+use engram_core::pool::Pool;
+use engram_core::ring::{EpisodeColumns, OutputColumn, OutputSource, RingItems, StepBufferOptions};
+use engram_core::{CellSpec, DType, Layout, Result, Schema, Shape, SharedBytes, Signature};
 use engram_engine::{self as engine, SaveTarget, request_huge_pages};
 use numpy::{PyArray1, PyArrayMethods};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
 
 use crate::buffer_batch::BufferBatch;
+use crate::buffer_columns::BatchColumns;
 use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids};
-use crate::buffer_output::OutputArrays;
+use crate::buffer_reader::{BufferReader, Unread};
 use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
 use crate::config::signature_to_python;
 use crate::gil::{ForkGuard, detached};
@@ -24,7 +23,7 @@ use crate::leaf::{MIN_DETACHED_BYTES, prevent_resize};
 use crate::saved_buffer::{SavedBuffer, interruptible, signature_of};
 use crate::store::entropy;
 use crate::structure::Structure;
-use crate::{arrays, config, errors};
+use crate::{config, errors};
 
 /// A ring of steps per environment, and the items that are sampled from it.
 #[pyclass(frozen, module = "engram._engram")]
@@ -41,6 +40,8 @@ pub(crate) struct ReplayBuffer {
     outputs: Vec<(String, CellSpec)>,
     /// Maximum number of steps of an item.
     steps_per_item: usize,
+    /// Minimum number of bytes that are copied without the GIL.
+    min_detached_bytes: usize,
     pool: Arc<Pool>,
     /// The numbers of all environments, from 0 on.
     envs: Vec<usize>,
@@ -121,14 +122,14 @@ const BYTES_PER_STEP_READ: usize = 16;
 impl ReplayBuffer {
     /// Locks the buffer and runs `work`: without the GIL if `work` copies many bytes (`bytes`), or if the lock is
     /// taken.
-    fn locked<T: Send>(
+    pub(crate) fn locked<T: Send>(
         &self,
         py: Python<'_>,
         bytes: usize,
         work: impl FnOnce(RwLockWriteGuard<'_, engine::ReplayBuffer>) -> Result<T> + Send,
     ) -> PyResult<T> {
         let lock = self.buffer.get(py)?;
-        let free = if bytes < MIN_DETACHED_BYTES {
+        let free = if bytes < self.min_detached_bytes {
             lock.try_write()
         } else {
             None
@@ -167,7 +168,7 @@ impl ReplayBuffer {
             buffer.add(envs, bytes, count)
         };
         let failed = |error| errors::to_py(py, &error);
-        if total < MIN_DETACHED_BYTES
+        if total < self.min_detached_bytes
             && let Some(buffer) = lock.try_write()
         {
             return add(buffer, &bytes).map_err(failed);
@@ -184,45 +185,35 @@ impl ReplayBuffer {
         added.map_err(failed)
     }
 
-    /// Buffers for a batch of `items` items.
-    fn allocate(&self, py: Python<'_>, items: usize) -> PyResult<Vec<PooledBytes>> {
-        let buffers = self.outputs.iter().map(|(name, cell)| {
-            let bytes = cell
-                .checked_size()
-                .and_then(|(_, bytes)| bytes.checked_mul(items));
-            bytes
-                .and_then(|bytes| self.pool.take(bytes))
-                .ok_or_else(|| {
-                    let column = crate::leaf::describe_column(name);
-                    let what = format!("{column} of a batch of {}", count(items, "item"));
-                    errors::to_py(py, &Error::out_of_memory(what, bytes))
-                })
-        });
-        buffers.collect()
+    /// The columns of a batch of the buffer's items.
+    pub(crate) fn item_columns(&self) -> BatchColumns<'_> {
+        BatchColumns {
+            structure: &self.structure,
+            columns: Cow::Borrowed(&self.outputs),
+            pool: &self.pool,
+        }
     }
 
-    /// Arrays over these buffers, in the nest of an item.
-    fn nest(&self, py: Python<'_>, buffers: Vec<PooledBytes>, items: usize) -> PyResult<Py<PyAny>> {
-        let arrays = buffers
-            .into_iter()
-            .zip(&self.outputs)
-            .map(|(buffer, (_, cell))| {
-                let shape: Vec<usize> = std::iter::once(items)
-                    .chain(cell.shape.iter().copied())
-                    .collect();
-                arrays::from_bytes(py, buffer, cell.dtype, &shape)
-            });
-        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
-        Ok(self.structure.unflatten(py, arrays)?.unbind())
+    /// The columns of a batch of steps, as they were added.
+    pub(crate) fn step_columns(&self) -> BatchColumns<'_> {
+        let names = self.schema.layout.names.iter().map(ToString::to_string);
+        BatchColumns {
+            structure: self.columns.structure(),
+            columns: names.zip(self.schema.cells.iter().cloned()).collect(),
+            pool: &self.pool,
+        }
     }
 
     /// How long copying a batch takes, in bytes that are copied in this time; `usize::MAX` if there are more.
-    fn batch_bytes(&self, items: usize) -> usize {
+    pub(crate) fn batch_bytes(&self, items: usize) -> usize {
         let read = self.steps_per_item.saturating_mul(BYTES_PER_STEP_READ);
-        let bytes = self.outputs.iter().map(|(_, cell)| cell.bytes());
-        bytes
-            .fold(read, usize::saturating_add)
-            .saturating_mul(items)
+        let copied = self.item_columns().batch_bytes(items);
+        copied.saturating_add(read.saturating_mul(items))
+    }
+
+    /// Number of environments.
+    pub(crate) fn num_envs(&self) -> usize {
+        self.envs.len()
     }
 }
 
@@ -291,6 +282,12 @@ impl ReplayBuffer {
             seed,
         };
         let schema = Arc::new(schema);
+        // Parts of a file that are not in memory are read from disk.
+        let min_detached_bytes = if path.is_some() {
+            0
+        } else {
+            MIN_DETACHED_BYTES
+        };
         let buffer = detached(py, || {
             if let Some(path) = path {
                 return engine::ReplayBuffer::open(&path, &options, &schema, entropy());
@@ -306,6 +303,7 @@ impl ReplayBuffer {
             structure: Structure::parse(py, &items.structure)?,
             outputs: item_columns,
             steps_per_item: items.burn_in + items.length,
+            min_detached_bytes,
             pool: Arc::new(Pool::default()),
             envs: all_envs(py, num_envs)?,
         })
@@ -355,7 +353,7 @@ impl ReplayBuffer {
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<BufferBatch> {
         let bytes = self.batch_bytes(batch_size);
-        let draw = |outputs: Vec<&mut [u8]>| {
+        let (data, drawn) = self.item_columns().fill(py, batch_size, out, |outputs| {
             self.locked(py, bytes, |mut buffer| {
                 let drawn = buffer.draw(batch_size, replacement)?;
                 // Other threads can ask for the sizes while this one copies.
@@ -363,25 +361,25 @@ impl ReplayBuffer {
                 buffer.gather(&drawn.starts, outputs)?;
                 Ok(drawn)
             })
-        };
-        let (data, drawn) = if let Some(out) = out {
-            let mut arrays = OutputArrays::read(out, &self.structure, &self.outputs, batch_size)?;
-            (out.clone().unbind(), draw(arrays.bytes()?)?)
-        } else {
-            let mut buffers = self.allocate(py, batch_size)?;
-            let drawn = draw(buffers.iter_mut().map(|buffer| &mut **buffer).collect())?;
-            (self.nest(py, buffers, batch_size)?, drawn)
-        };
-        Ok(BufferBatch::new(data, drawn, self.envs.len()))
+        })?;
+        Ok(BufferBatch::new(data, drawn, self.num_envs()))
     }
 
-    fn epoch(slf: &Bound<'_, Self>) -> PyResult<Epoch> {
-        let this = slf.get();
-        let keys = this.locked(slf.py(), usize::MAX, |mut buffer| buffer.shuffled_keys())?;
-        Ok(Epoch {
-            buffer: slf.clone().unbind(),
-            keys: Mutex::new(keys),
-        })
+    /// Reads all items once, in random order.
+    fn epoch(slf: &Bound<'_, Self>) -> PyResult<BufferReader> {
+        let keys = slf
+            .get()
+            .locked(slf.py(), usize::MAX, |mut buffer| buffer.shuffled_keys())?;
+        Ok(BufferReader::new(slf, Unread::Shuffled(keys)))
+    }
+
+    /// Reads all items once, or all steps, in order.
+    fn scan(slf: &Bound<'_, Self>, of_steps: bool) -> PyResult<BufferReader> {
+        let bytes = slf.get().num_envs();
+        let scan = slf
+            .get()
+            .locked(slf.py(), bytes, |buffer| buffer.begin_scan(of_steps))?;
+        Ok(BufferReader::new(slf, Unread::Ordered(scan)))
     }
 
     fn update_priorities(
@@ -482,48 +480,4 @@ pub(crate) fn mapped_signature(
     let schema = detached(py, move || engine::ReplayBuffer::schema_of(&path))?;
     let schema = schema.map(|schema| signature_to_python(py, &signature_of(&schema)));
     schema.transpose()
-}
-
-/// The items of a replay buffer at one moment, in random order.
-#[pyclass(frozen, module = "engram._engram")]
-#[derive(Debug)]
-pub(crate) struct Epoch {
-    buffer: Py<ReplayBuffer>,
-    /// Keys of the items that were not returned yet.
-    keys: Mutex<Vec<u64>>,
-}
-
-impl Epoch {
-    fn keys(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[pymethods]
-impl Epoch {
-    /// Returns the next batch, which has fewer items at the end; None after the end.
-    fn next(&self, py: Python<'_>, batch_size: usize) -> PyResult<Option<BufferBatch>> {
-        let this = self.buffer.get();
-        let items = batch_size.min(self.keys().len());
-        let mut buffers = this.allocate(py, items)?;
-        let mut keys = std::mem::take(&mut *self.keys());
-        let bytes = this.batch_bytes(items);
-        let item_bytes: Vec<usize> = this.outputs.iter().map(|(_, cell)| cell.bytes()).collect();
-        let outputs: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
-        let (drawn, keys) = this.locked(py, bytes, |buffer| {
-            let buffer = RwLockWriteGuard::downgrade(buffer);
-            let drawn: Drawn = buffer.take(&mut keys, items);
-            let outputs = outputs.into_iter().zip(item_bytes);
-            let outputs = outputs.map(|(out, bytes)| &mut out[..bytes * drawn.starts.len()]);
-            buffer.gather(&drawn.starts, outputs.collect())?;
-            Ok((drawn, keys))
-        })?;
-        *self.keys() = keys;
-        let items = drawn.starts.len();
-        if items == 0 {
-            return Ok(None);
-        }
-        let data = this.nest(py, buffers, items)?;
-        Ok(Some(BufferBatch::new(data, drawn, this.envs.len())))
-    }
 }

@@ -225,6 +225,31 @@ class ReplayBuffer:
             return iter(())
         return _batches(self._native.epoch(), size, drop_last=drop_last)
 
+    def scan(self, batch_size: int, *, steps: bool = False) -> Iterator[BufferBatch]:
+        """Iterates over all current items once, in order: environment after environment, oldest first.
+
+        Unlike `sample` and `epoch`, it makes no random choices, so that later samples do not depend on it. Items that
+        are overwritten meanwhile are left out, and new ones are not included.
+
+        Args:
+            batch_size: Number of items per batch, `B`; the last batch may have fewer.
+            steps: If True, iterate over all stored steps, as they were added, instead of over items. There are more of
+                them: those with which no item begins yet are included.
+
+        Yields:
+            Batches, as `BufferBatch`. In `info`, `probability` is 1, and for steps `priority` is None.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
+            OutOfMemoryError: A batch is too large to be allocated.
+            ClosedError: The buffer is closed, or was closed during the iteration.
+        """
+        size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
+        _checks.boolean("`steps`", steps)
+        if self._native is None:
+            return iter(())
+        return _batches(self._native.scan(bool(steps)), size, drop_last=False)
+
     def update_priorities(self, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
         """Sets the priorities of items. Keys of items that are no longer in the buffer are skipped.
 
@@ -432,9 +457,9 @@ class ReplayBuffer:
                 setattr(self, name, getattr(native, name))
 
 
-def _batches(epoch: _engram.Epoch, batch_size: int, *, drop_last: bool) -> Iterator[BufferBatch]:
-    """Yields the batches of an epoch."""
-    while (native := epoch.next(batch_size)) is not None:
+def _batches(reader: _engram.BufferReader, batch_size: int, *, drop_last: bool) -> Iterator[BufferBatch]:
+    """Yields the batches of an epoch or a scan."""
+    while (native := reader.next(batch_size)) is not None:
         if drop_last and len(native) < batch_size:
             return
         yield BufferBatch(native)

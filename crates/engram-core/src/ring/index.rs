@@ -169,6 +169,11 @@ impl ItemIndex {
         self.len
     }
 
+    /// Positions of the steps of an environment that items begin with.
+    pub(super) fn starts(&self, env: usize) -> Range<u64> {
+        self.ranges[env].positions()
+    }
+
     /// Updates the items of these environments after steps were added to or removed from the ring.
     pub(super) fn update(
         &mut self,

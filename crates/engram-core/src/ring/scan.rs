@@ -1,0 +1,124 @@
+//! Reading all items or all steps of a buffer in order.
+
+use std::ops::Range;
+
+use super::{Drawn, ItemStart, StepBuffer, filled};
+use crate::error::Result;
+use crate::gather::copy_in_parts;
+use crate::selector::DrawDistribution;
+
+/// The items or the steps that a buffer had at one moment, without those that were read: environment after environment,
+/// oldest first.
+#[derive(Debug)]
+pub struct BufferScan {
+    of_steps: bool,
+    /// For each environment: the positions of the steps that were not read, or that items begin with.
+    left: Vec<Range<u64>>,
+    /// The environment that is read next.
+    env: usize,
+}
+
+impl BufferScan {
+    /// True if single steps are read; false for items.
+    #[must_use]
+    pub fn of_steps(&self) -> bool {
+        self.of_steps
+    }
+
+    /// Number of items or steps that were not read. Those that were overwritten since count too.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        let ranges = self.left[self.env..].iter();
+        ranges.map(|range| range.end - range.start).sum()
+    }
+
+    /// True if all were read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl StepBuffer {
+    /// Begins to read all items, or with `of_steps` all steps.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfMemory`].
+    pub fn begin_scan(&self, of_steps: bool) -> Result<BufferScan> {
+        let mut left = filled(0..0, self.num_envs())?;
+        for (env, range) in left.iter_mut().enumerate() {
+            *range = self.current(env, of_steps);
+        }
+        Ok(BufferScan {
+            of_steps,
+            left,
+            env: 0,
+        })
+    }
+
+    /// The positions of the steps of an environment, or of those that items begin with.
+    fn current(&self, env: usize, of_steps: bool) -> Range<u64> {
+        if of_steps {
+            self.ring.oldest(env)..self.ring.envs[env].added
+        } else {
+            self.index.starts(env)
+        }
+    }
+
+    /// Reads the next `n` items or steps, or fewer at the end. Leaves out those that were overwritten.
+    pub fn read(&self, scan: &mut BufferScan, n: usize) -> Drawn {
+        let mut starts = Vec::with_capacity(n);
+        while starts.len() < n
+            && let Some(left) = scan.left.get_mut(scan.env)
+        {
+            let current = self.current(scan.env, scan.of_steps);
+            let first = left.start.max(current.start);
+            let end = left.end.min(current.end);
+            let last = end.min(first.saturating_add((n - starts.len()) as u64));
+            starts.extend((first..last).map(|position| ItemStart {
+                env: scan.env,
+                position,
+                slot: self.ring.slot(scan.env, position),
+            }));
+            left.start = first.max(last);
+            if left.start >= end {
+                scan.env += 1;
+            }
+        }
+        let drawn = self.index.uniformly_drawn(&self.ring, starts);
+        Drawn {
+            probabilities: vec![1.0],
+            priorities: if scan.of_steps {
+                Vec::new()
+            } else {
+                drawn.priorities
+            },
+            distribution: DrawDistribution::uniform(1),
+            ..drawn
+        }
+    }
+
+    /// Copies steps, which must still be in the buffer, into one array per column of the ring.
+    ///
+    /// # Errors
+    /// None, as for [`Self::gather`].
+    pub fn gather_steps(&self, starts: &[ItemStart], outputs: Vec<&mut [u8]>) -> Result<()> {
+        let ring = &self.ring;
+        copy_in_parts(
+            starts.len(),
+            outputs,
+            |column, item| item * ring.columns[column].cell_bytes,
+            |range, outputs| {
+                for (column, out) in ring.columns.iter().zip(outputs) {
+                    let cell_bytes = column.cell_bytes;
+                    let cells = out.chunks_exact_mut(cell_bytes.max(1));
+                    for (start, cell) in starts[range.clone()].iter().zip(cells) {
+                        let begin = ring.row(start.env, start.slot) * cell_bytes;
+                        cell.copy_from_slice(&column.bytes[begin..begin + cell_bytes]);
+                    }
+                }
+                Ok(())
+            },
+        )
+    }
+}
