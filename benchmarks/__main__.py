@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measures Engram and its peers (Reverb and cpprb) in alternating runs.
+"""`python -m benchmarks`: measures Engram and its peers (Reverb, cpprb and TF-Agents) in alternating runs.
 
 Prints a table of figures and ratios; `--write` also writes it to docs/performance.md, and main figures to README.md.
 """
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmarks import data, durable, network, peers, readme, report, shares, workloads
+from benchmarks import data, durable, network, peers, readme, report, shares, tf_agents, workloads
 from benchmarks.measure import Row, measure
 from benchmarks.workloads import Workload
 
@@ -26,6 +26,7 @@ SECTIONS: dict[str, Section] = {
     "bench": Section(workloads.WORKLOADS, report.table),
     "network": Section(network.WORKLOADS, report.table),
     "data": Section(data.WORKLOADS, report.table),
+    "tf_agents": Section(tf_agents.WORKLOADS, report.table),
     "durable_rates": Section(durable.RATES, shares.table, "durable"),
     "durable_saves": Section(durable.SAVES, shares.table, "durable"),
 }

@@ -10,21 +10,25 @@ ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bench"
 PINS = Path(__file__).resolve().parent / "peers"
 PEERS = ("reverb", "cpprb", "ale")  # ale is not an engine: it records the frames of Pong that the engines store
-FRAMEWORKS = ROOT / ".venv-frameworks" / "bin" / "python"  # created by `make frameworks`
+# Created by `make frameworks`.
+MADE = {
+    "frameworks": ROOT / ".venv-frameworks" / "bin" / "python",
+    "tf_agents": ROOT / ".venv-outside" / "bin" / "python",
+}
 VERSION = (3, 11)  # the newest CPython that dm-reverb 0.14 supports
 
 
 def python_of(engine: str) -> str:
     """Path of the interpreter that runs the worker of `engine`.
 
-    A peer's environment is created on first use; `make frameworks` creates that of `frameworks`. Other engines use the
+    A peer's environment is created on first use; `make frameworks` creates those in `MADE`. Other engines use the
     interpreter of this process.
     """
-    if engine == "frameworks":
-        if not FRAMEWORKS.exists():
-            msg = f"{FRAMEWORKS} does not exist; run `make frameworks` to create it"
+    if engine in MADE:
+        if not MADE[engine].exists():
+            msg = f"{MADE[engine]} does not exist; run `make frameworks` to create it"
             raise FileNotFoundError(msg)
-        return str(FRAMEWORKS)
+        return str(MADE[engine])
     return str(environment(engine)) if engine in PEERS else sys.executable
 
 

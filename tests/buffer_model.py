@@ -50,9 +50,10 @@ class Env:
 class BufferModel:
     """What a replay buffer should contain."""
 
-    def __init__(self, length, num_envs, items, *, prioritized=False):
+    def __init__(self, length, num_envs, items, *, prioritized=False, frames=0):
         self.envs = [Env(length) for _ in range(num_envs)]
         self.items = items
+        self.frames = frames  # number of stacked frames of `pixels` and `obs`; 0 without stacks
         self.priorities = {} if prioritized else None
 
     def add_steps(self, env_ids, steps):
@@ -92,6 +93,35 @@ class BufferModel:
         return found
 
     def _item(self, env, start):
+        if self.frames:
+            return self._stacked_item(env, start)
+        return self._plain_item(env, start)
+
+    def _stacked_item(self, env, start):
+        """The item made of steps that contain whole stacks; None if one of its frames is not stored any more."""
+        stacks = Env(env.length)
+        stacks.oldest, stacks.first, stacks.cut = env.oldest, env.first, env.cut
+        stacks.rows = [self._with_stacks(env, position) for position in range(len(env.rows))]
+        item = self._plain_item(stacks, start)
+        before = [start]
+        for _ in range(getattr(self.items, "burn_in", 0) + self.frames - 1):
+            if before[-1] not in env.first:
+                before.append(before[-1] - 1)
+        return None if before[-1] < env.oldest else item
+
+    def _with_stacks(self, env, position):
+        positions = [position]
+        while len(positions) < self.frames:
+            positions.append(positions[-1] if positions[-1] in env.first else max(positions[-1] - 1, 0))
+        frames = [env.rows[each]["obs"] for each in positions]
+        row = env.rows[position]
+        return row | {
+            "obs": np.stack(frames[::-1]),
+            "next_obs": np.stack([*frames[: self.frames - 1][::-1], row["next_obs"]]),
+            "pixels": np.stack([env.rows[each]["pixels"] for each in positions][::-1]),
+        }
+
+    def _plain_item(self, env, start):
         if isinstance(self.items, Steps):
             return env.rows[start]
         if isinstance(self.items, Transitions):

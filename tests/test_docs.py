@@ -31,7 +31,16 @@ def blocks(text):
 PAGES_WITH_CODE = [page for page in PAGES if list(blocks(page.read_text(encoding="utf-8")))]
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.relative_to(ROOT).as_posix())
+PAGES_WITH_TORCH = {"coming-from-alf.md"}
+
+
+def page_param(page):
+    """A page, marked if its code needs PyTorch."""
+    marks = [pytest.mark.frameworks, pytest.mark.torch] if page.name in PAGES_WITH_TORCH else []
+    return pytest.param(page, marks=marks, id=page.relative_to(ROOT).as_posix())
+
+
+@pytest.mark.parametrize("page", [page_param(page) for page in PAGES_WITH_CODE])
 def test_a_page_runs_from_top_to_bottom(page):
     code, expected = [], []
     for number, (block, output) in enumerate(blocks(page.read_text(encoding="utf-8"))):

@@ -31,9 +31,13 @@ WITH_TENSORFLOW = {
 
 
 def of_compat():
-    """Modules of `engram.compat`; those that need TensorFlow are marked."""
+    """Modules of `engram.compat`; those that need TensorFlow or PyTorch are marked."""
     for module in modules("engram.compat"):
-        yield pytest.param(module, marks=[pytest.mark.frameworks] if module in WITH_TENSORFLOW else [])
+        needs_tensorflow = module in WITH_TENSORFLOW or module.startswith("engram.compat.tf_agents")
+        marks = [pytest.mark.frameworks] if needs_tensorflow else []
+        if module.startswith("engram.compat.alf"):
+            marks = [pytest.mark.frameworks, pytest.mark.torch]
+        yield pytest.param(module, marks=marks)
 
 
 AUDITED = [

@@ -36,6 +36,17 @@ def test_datasets_name_the_extra_of_their_framework(hide, module, package, text)
         importlib.import_module(f"engram.data.{module}")
 
 
+@pytest.mark.parametrize("module", ["utils.data_buffer", "experience_replayers", "tensor_specs"])
+def test_the_buffers_of_alf_name_their_extra(hide, module):
+    hide("torch", "engram.compat.alf")
+    text = "engram.compat.alf needs PyTorch, which is not installed; install it with `pip install 'engram[torch]'`"
+    with raises(ModuleNotFoundError, text):
+        importlib.import_module(f"engram.compat.alf.{module}")
+    alf = importlib.import_module("engram.compat.alf")
+    with raises(ModuleNotFoundError, text):
+        _ = alf.ReplayBuffer
+
+
 @pytest.mark.parametrize(
     ("name", "package", "text"),
     [

@@ -6,12 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "MAX_PRIORITY",
     "Batch",
     "BatchedWriter",
     "BufferBatch",
     "BufferReader",
     "ColumnHistory",
     "PatternWriter",
+    "PriorityTree",
     "ReplayBuffer",
     "SavedBuffer",
     "Scan",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 __version__: str
+MAX_PRIORITY: float  # of a PriorityTree
 
 def after_fork_in_child() -> None: ...
 def check_env_ids(env_ids: npt.ArrayLike, num_envs: int) -> None: ...
@@ -97,13 +100,24 @@ class ReplayBuffer:
         size: tuple[int, int],  # number of environments, and steps of each
         exponent: float | None,  # of a Prioritized sampler
         seed: int,
-        path: str | None,  # of the file that the steps are in
+        path: str | None = None,  # of the file that the steps are in
     ) -> ReplayBuffer: ...
     def add(self, step: Any, *, env_id: int | None = None) -> None: ...
     def add_batch(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None: ...
     def add_steps(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None: ...
     def end_episodes(self, *, env_ids: npt.ArrayLike | None = None) -> None: ...
     def sample(self, batch_size: int, replacement: bool, out: Any | None) -> BufferBatch: ...
+    # Sequences of `length` consecutive steps of one environment, `[n, length, ...]`, whatever the buffer's items are,
+    # and across the ends of episodes. Drawn with replacement; all are equally likely.
+    def sample_sequences(self, n: int, length: int, seed: int, out: Any | None = None) -> BufferBatch: ...
+    # The slots of these positions and the `length - 1` slots after each, with whatever steps they contain now.
+    def read_sequences(
+        self,
+        env_ids: npt.NDArray[np.int64],
+        positions: npt.NDArray[np.uint64],
+        length: int,
+        out: Any | None = None,
+    ) -> Any: ...
     def epoch(self) -> BufferReader: ...
     def scan(self, of_steps: bool) -> BufferReader: ...
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int: ...
@@ -113,7 +127,18 @@ class ReplayBuffer:
     def flush(self) -> None: ...
     def close(self) -> None: ...
     def discard(self) -> None: ...  # closes it; removes its file if it did not exist before
+    def next_position(self, env_id: int) -> int: ...  # of the next step
     def sizes(self) -> tuple[int, int]: ...  # number of steps, number of items
+
+@final
+class PriorityTree:
+    def __new__(cls, rows: int) -> PriorityTree: ...  # all priorities are 0
+    def set(self, rows: npt.NDArray[np.int64], priorities: npt.NDArray[np.float64]) -> None: ...
+    def total(self) -> float: ...
+    def largest(self) -> float: ...
+    def non_zero(self) -> int: ...  # number of priorities above 0
+    # The first row for which the sum of all priorities up to and including its own exceeds the mass.
+    def find(self, masses: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]: ...
 
 @final
 class SavedBuffer:

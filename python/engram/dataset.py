@@ -118,8 +118,8 @@ class Dataset(Generic[T]):
             hold: Acknowledge a batch when the next one is requested or the iterator is closed, instead of when it is
                 yielded: if the reader's process dies, the items return to the table. They also return if a batch from a
                 server is held for longer than its `lease_timeout`: the items are handed out again, although their
-                reader still runs. Held items occupy space in the table, so a loop that inserts into a full table while
-                it uses a batch waits for itself.
+                reader still runs. Held items of a queue keep their place in it, so a loop that inserts into a full
+                queue while it uses a batch waits for itself.
 
         Raises:
             InvalidArgumentError: An argument is invalid. For example, `at_least` is not from 1 to `batch_size`.
@@ -231,8 +231,9 @@ class Dataset(Generic[T]):
                         tracker.end()
                     if not stream.close(close_timeout, durability_timeout):
                         raise DeadlineExceededError(
-                            f"table `{self._table}`: the server did not confirm in time that the removal of the "
-                            "sampled items is durable; they may be sampled again if it crashes"
+                            f"table `{self._table}`: the server did not confirm in time that the acknowledgement of "
+                            "the sampled items is durable; if it crashes, they may be sampled once more than "
+                            "`max_times_sampled` allows"
                         )
             finally:
                 if stream in self._open_streams:  # False if Ctrl-C struck before it was added

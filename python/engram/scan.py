@@ -42,8 +42,8 @@ class Scan(Generic[T_co]):
     After `close` of the store or `drop_table`, the iterator raises `ClosedError`. A scan of a client ends with
     `UnavailableError` if the connection to the server is lost, and with `DeadlineExceededError` if nothing was read
     from it for the server's `lease_timeout` (600 s by default): then begin a new scan. In a forked child process, the
-    iterator raises `ForkedError`. If items cannot be read because their stored bytes are corrupt, it raises one
-    `EngramError` that names them; `next` then continues with the other items.
+    iterator raises `ForkedError`. If items of a batch cannot be read because their stored bytes are
+    corrupt, `next` raises an `EngramError` that names them, and the following `next` continues with the other items.
     """
 
     def __init__(

@@ -59,8 +59,10 @@ class Store(TableStore):
         Args:
             path: The directory. Only one process can have it open at a time.
             tables: Tables that do not exist in the directory are created. A table that exists gets the configuration
-                given here, except its seed; items that the new `max_size`, `max_bytes`, `max_times_sampled` or `ttl`
-                does not allow are removed. Tables in the directory that are not given here stay as they are.
+                given here, except its seed; its rate limiter stays if it was set with `set_rate_limiter`, unless the
+                one given here differs from the one given before. Items that the new `max_size`, `max_bytes`,
+                `max_times_sampled` or `ttl` does not allow are removed. Tables in the directory that are not given here
+                stay as they are.
             durability: Which failures acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`:
                 the end of the process, including `kill -9`. `"disk"`: a power failure.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`, unless 1 MiB of changes is pending.
@@ -73,8 +75,8 @@ class Store(TableStore):
             keep: Number of most recent checkpoints to keep.
             rename: New names of tables in the directory, by old name.
             drop: Names of tables in the directory to delete.
-            repair: Open the directory with the remaining data even if acknowledged changes were lost. `notes` describes
-                the loss. Unusable files are renamed to `*.lost`.
+            repair: Open the directory with the remaining data where this would be a `StorageError` because acknowledged
+                changes were lost. `notes` describes the loss. Unusable files are renamed to `*.lost`.
             progress: Function that is called repeatedly with the number of bytes read so far and the total.
             seed: As in `Store`. Existing tables continue their random sequences.
 
@@ -83,7 +85,8 @@ class Store(TableStore):
 
         Raises:
             StorageError: Another process has the directory open, it cannot be read or written, or acknowledged changes
-                are missing. The text states which. The directory was not changed.
+                before the end of the newest log are missing. The text states which. The directory was not changed.
+                Changes that are missing at the end of that log are no error: `notes` describes them.
             InvalidArgumentError: An argument is invalid, `rename` or `drop` names a table that is not in the directory,
                 or `rename` gives two tables the same name.
             SignatureError: Items in the directory do not match a table's signature.

@@ -327,12 +327,20 @@ def test_the_first_call_also_rejects_environments():
         with raises(InvalidArgumentError, text):
             add(buffer)
     with raises(
-        SignatureError, "column `action` must have an axis for environments; got shape []; use `add` for a single step"
+        SignatureError,
+        "column `action` must have shape [num_envs, ...]; got []; for a single step, use `ReplayBuffer.add`",
     ):
         buffer.add_batch(STEP)
     with raises(
         SignatureError,
-        "column `action` must have an axis for environments and steps; got shape [2]; use `add` for a single step",
+        "column `x/0` must have shape [num_envs, ...]; got []; lists are nests: wrap `x` in numpy.asarray to store one "
+        "array column",
+    ):
+        buffer.add_batch({"x": [1.0, 2.0]})
+    with raises(
+        SignatureError,
+        "column `action` must have shape [num_envs, T, ...]; got [2]; if there is one environment, add an axis "
+        "of size 1 in front",
     ):
         buffer.add_steps(batch(2))
     assert len(buffer) == 0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram import selectors
-from engram.buffers import MappedFile, ReplayBuffer, Sequences, Steps, Transitions
+from engram.buffers import FrameStack, MappedFile, ReplayBuffer, Sequences, Steps, Transitions
 
 KINDS = st.one_of(
     st.just(Steps()),
@@ -25,12 +25,19 @@ ENDINGS = st.sampled_from([(False, False)] * 5 + [(True, False), (False, True), 
 class Pair:
     """A buffer and its model, to which the same is done."""
 
-    def __init__(self, length, num_envs, items, sampler, storage):
+    def __init__(self, length, num_envs, items, sampler, frames=0, storage=None):
         prioritized = isinstance(sampler, selectors.Prioritized)
-        self.options = {"capacity": length * num_envs, "num_envs": num_envs, "items": items, "sampler": sampler}
+        transforms = [FrameStack("obs", frames), FrameStack("pixels", frames)] if frames else ()
+        self.options = {
+            "capacity": length * num_envs,
+            "num_envs": num_envs,
+            "items": items,
+            "transforms": transforms,
+            "sampler": sampler,
+        }
         self.storage = storage
         self.buffer = ReplayBuffer(**self.options, seed=1, storage=storage)
-        self.model = BufferModel(length, num_envs, items, prioritized=prioritized)
+        self.model = BufferModel(length, num_envs, items, prioritized=prioritized, frames=frames)
         self.num_envs = num_envs
         self.number = 0
 
@@ -170,8 +177,10 @@ def test_a_buffer_in_a_file_agrees_with_the_model(sampler, data):
 def run(sampler, data, storage):
     """Does random things to a buffer and to its model."""
     items = data.draw(KINDS)
-    length, num_envs = items._max_steps + data.draw(st.integers(0, 8)), data.draw(st.integers(1, 3))
-    pair, ever = Pair(length, num_envs, items, sampler, storage), {0, 1, 2**40}
+    frames = data.draw(st.sampled_from([0, 0, 2, 3, 4]))
+    length = items._max_steps + max(frames - 1, 0) + data.draw(st.integers(0, 8))
+    num_envs = data.draw(st.integers(1, 3))
+    pair, ever = Pair(length, num_envs, items, sampler, frames, storage), {0, 1, 2**40}
     for _ in range(data.draw(st.integers(1, 12))):
         action = data.draw(st.integers(0, 9))
         if action == 0:

@@ -134,7 +134,8 @@ def test_bad_tables_are_rejected(read, tmp_path, section, text):
 def test_a_key_outside_any_table_is_rejected(read, tmp_path):
     file = tmp_path / "tables.toml"
     with raises(
-        InvalidArgumentError, f"table [max_size] of `{file}`: a table must be a section, for example [max_size]; got 3"
+        InvalidArgumentError,
+        f"`{file}`: the key `max_size` is outside of a table; each table is a section, for example [replay]; got 3",
     ):
         read("max_size = 3")
 

@@ -137,7 +137,7 @@ def test_one_server_at_a_time_uses_a_directory(tmp_path):
     mine = table()
     with (
         serving(table(), checkpointer=DefaultCheckpointer(tmp_path)),
-        pytest.raises(RuntimeError, match=rf"{tmp_path} is already open in this process"),
+        pytest.raises(RuntimeError, match=rf"{tmp_path} is in use by this process"),
     ):
         reverb.Server([mine], checkpointer=DefaultCheckpointer(tmp_path), host="localhost")
     with serving(mine, checkpointer=DefaultCheckpointer(tmp_path)):  # the server that failed does not own the table

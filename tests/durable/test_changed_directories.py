@@ -225,7 +225,7 @@ def test_a_lock_file_that_was_removed_is_created_again(tmp_path):
         (path / "LOCK").unlink()
         time.sleep(DETECTION_DELAY)
         put(store, 1)
-        with pytest.raises(StorageError, match=r"is already open in this process \(since "):
+        with pytest.raises(StorageError, match=r"is in use by this process \(since "):
             Store.open(path)
         (path / "LOCK").unlink()
         store.checkpoint()

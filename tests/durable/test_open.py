@@ -146,8 +146,10 @@ def test_a_table_is_restored_only_under_a_name_that_the_store_does_not_have(tmp_
 
 def test_an_open_store_cannot_be_opened_again_until_it_is_closed(tmp_path):
     with Store.open(tmp_path, tables()):
-        text = re.escape(f"{tmp_path} is already open in this process (since ")
-        with pytest.raises(StorageError, match=rf"\A{text}\S+ \S+ UTC\); close that store first\Z"):
+        text = re.escape(f"{tmp_path} is in use by this process (since ")
+        with pytest.raises(
+            StorageError, match=rf"\A{text}\S+ \S+ UTC\), according to its file `LOCK`: close that store first; "
+        ):
             Store.open(tmp_path, tables())
     with Store.open(tmp_path, tables()):
         pass

@@ -374,7 +374,7 @@ def test_a_change_with_a_repeated_number_is_rejected(sample, tmp_path):
 
 def advice_to_drop(table):
     return (
-        "give options that fit, or open the directory once without this table and its items: "
+        "give options that fit, or delete this table with all its items from the directory: "
         f'`engram.Store.open(path, drop=["{table}"])`'
     )
 
@@ -441,10 +441,10 @@ def test_a_repair_that_finds_nothing_raises_an_error(sample, tmp_path):
     for name in (OLD, NEW):
         (path / name).write_text("")
     (path / FIRST).unlink()
-    advice = "; `engram.Store.open(path, repair=True)` would find nothing to open; restore a copy of the directory"
+    advice = "; `engram.Store.open(path, repair=True)` would find nothing to open; replace the directory with a backup"
     with pytest.raises(StorageError, match=f"{re.escape(advice)}$"):
         Store.open(path)
-    advice = "; repair found nothing to open; restore a copy of the directory"
+    advice = "; repair found nothing to open; replace the directory with a backup"
     with pytest.raises(StorageError, match=f"{re.escape(advice)}$"):
         Store.open(path, repair=True)
 

@@ -22,7 +22,15 @@ def run(*arguments):
 @pytest.mark.parametrize(
     "command",
     [
-        *("dqn.py", "dqn.py --n-step 3 --prioritized", "sac.py", "ppo.py", "r2d2.py", "impala.py"),
+        *(
+            "dqn.py",
+            "dqn.py --n-step 3 --prioritized",
+            "dqn.py --n-step 3 --prioritized --buffer",
+            "sac.py",
+            "ppo.py",
+            "r2d2.py",
+            "impala.py",
+        ),
         *("offline.py", "offline.py --format parquet"),
     ],
 )

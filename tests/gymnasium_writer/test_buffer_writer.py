@@ -274,13 +274,15 @@ MASKED = (
 @pytest.mark.parametrize("name", ["obs", "rewards", "terminated", "truncated"])
 def test_masked_arrays_are_rejected(name):
     buffer, writer = writer_of()
-    text = f"column `{name}` {MASKED}or its data and its mask as two columns"
+    text, error = f"`{name}` must not be a masked array; pass `{name}.filled(value)` instead", InvalidArgumentError
+    if name == "obs":
+        text, error = f"column `obs` {MASKED}or its data and its mask as two columns", SignatureError
     masked = np.ma.masked_array(OBS if name == "obs" else NO, OBS == 0 if name == "obs" else FIRST_ENDS)
     if name == "obs":
         with raises(SignatureError, text):
             writer.reset(masked)
     writer.reset(OBS)
-    with raises(SignatureError, text):
+    with raises(error, text):
         writer.step(np.zeros(2), **{"obs": OBS, "rewards": [1, 2], "terminated": NO, "truncated": NO, name: masked})
     assert len(buffer) == 0
     step(writer)

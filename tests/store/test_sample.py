@@ -38,8 +38,9 @@ def test_a_late_sample_returns_its_items(open_store):
     fill(store, "q", range(3))
     with raises(
         DeadlineExceededError,
-        "table `q` yielded 3 of 5 samples within 0.05 s; `q`: sampling waits: the learner has caught up "
-        "with the writers, which is as far as Queue allows (3 inserted x 1 sample per insert - 3 sampled = 0)",
+        "table `q` had 3 of 5 samples available within 0.05 s; they were returned to it; `q`: sampling waits: "
+        "the learner has caught up with the writers, which is as far as Queue allows "
+        "(3 inserted x 1 sample per insert - 3 sampled = 0)",
     ):
         store.sample("q", 5, timeout=0.05)
     assert store.info()["q"].samples == 0
@@ -54,8 +55,8 @@ def test_available_items_are_sampled_without_a_wait(open_store):
     assert store.info()["q"].size == 0
     with raises(
         DeadlineExceededError,
-        "table `q` yielded 0 of 5 samples (at least 1 needed) within 0 s; `q`: sampling waits: the table is empty "
-        "(Queue)",
+        "table `q` had 0 of 5 samples available within 0 s (at least 1 needed); `q`: sampling waits: the table is "
+        "empty (Queue)",
     ):
         store.sample("q", 5, at_least=1, timeout=0)
 
@@ -65,7 +66,7 @@ def test_min_size_reports_its_progress(open_store):
     fill(store, "t", range(37))
     reason = "`t`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
     assert store.info()["t"].blocked == reason
-    with raises(DeadlineExceededError, f"table `t` yielded 0 of 4 samples within 0 s; {reason}"):
+    with raises(DeadlineExceededError, f"table `t` had 0 of 4 samples available within 0 s; {reason}"):
         store.sample("t", 4, timeout=0)
 
 

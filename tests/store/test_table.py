@@ -235,7 +235,7 @@ def test_the_blocking_reason_mentions_items_in_unfinished_chunks(open_store):
             "chunks; call `flush` to send them"
         )
         assert (writer.pending_items, store.info()["t"].size, store.info()["t"].blocked) == (2, 0, text)
-        with raises(DeadlineExceededError, f"table `t` yielded 0 of 1 sample within 0 s; {text}"):
+        with raises(DeadlineExceededError, f"table `t` had 0 of 1 sample available within 0 s; {text}"):
             store.sample("t", 1, timeout=0)
         for value in range(2, 6):  # the sixth step starts another chunk
             writer.append({"x": value})

@@ -501,7 +501,8 @@ fn copy_slices(
         .try_for_each(|(chunk, column, from, part)| unpacked.read(chunk, column, from, part))
 }
 
-/// Copies between slices of equal length; without a function call if they have the size of a scalar or a small vector.
+/// Copies between slices of equal length; without a function call if they have 4, 8, 16 or
+/// 32 bytes, as many scalars and small vectors have.
 pub(crate) fn copy(target: &mut [u8], source: &[u8]) {
     macro_rules! fixed {
         ($size:literal) => {

@@ -3,6 +3,7 @@
 //! [`Ring`] stores steps. [`RingItems`] defines which steps an item consists of. [`ItemIndex`] records which items can
 //! be sampled, and draws items. [`RingGather`] copies items into a batch. [`StepBuffer`] combines these.
 
+mod frame_stack;
 mod gather;
 mod index;
 mod items;
@@ -12,6 +13,7 @@ mod memory;
 mod reopen;
 mod saved;
 mod scan;
+mod sequences;
 mod step_buffer;
 
 use std::ops::Range;
@@ -19,8 +21,9 @@ use std::ops::Range;
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
 use crate::shared_bytes::SharedBytes;
+pub use frame_stack::FrameStack;
 pub use gather::{OutputColumn, OutputSource, RingGather};
-pub use index::{Drawn, ItemIndex, ItemStart};
+pub use index::{Drawn, ItemIndex, ItemStart, Priorities};
 pub use items::{EpisodeColumns, RingItems};
 pub use live_state::{EnvState, LiveState};
 pub use memory::BufferMemory;
@@ -55,6 +58,9 @@ pub struct Ring {
     /// Slots per environment.
     length: usize,
     episode_columns: Option<EpisodeColumns>,
+    /// Number of steps before those of an item that must also be stored, as far as they are in its episode, because
+    /// stacks of frames contain them.
+    lookback: usize,
 }
 
 /// The cells of one column.
@@ -106,7 +112,14 @@ impl Ring {
             len: 0,
             length,
             episode_columns,
+            lookback: 0,
         })
+    }
+
+    /// Returns a ring whose items also need this many steps before them.
+    pub(crate) fn with_lookback(mut self, lookback: usize) -> Self {
+        self.lookback = lookback;
+        self
     }
 
     /// Number of environments.

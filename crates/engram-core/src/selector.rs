@@ -16,6 +16,7 @@ use crate::pages::CopyablePages;
 use dense::DenseSlots;
 use heap::Heap;
 use order::InsertionOrder;
+pub use prioritized::MAX_WEIGHT;
 use prioritized::Prioritized;
 pub(crate) use prioritized::{distribution, draw, weight};
 

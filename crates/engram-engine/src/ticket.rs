@@ -187,10 +187,15 @@ impl SampleTicket {
                         minimum if minimum < self.n => format!(" (at least {minimum} needed)"),
                         _ => String::new(),
                     };
+                    let returned = if drawn > 0 {
+                        "; they were returned to it"
+                    } else {
+                        ""
+                    };
                     return Err(Error::DeadlineExceeded(format!(
-                        "table `{}` yielded {drawn} of {}{minimum} within {seconds} s{reason}",
+                        "table `{}` had {drawn} of {} available within {seconds} s{minimum}{returned}{reason}",
                         self.table.options().name,
-                        count(self.n, "sample")
+                        count(self.n, "sample"),
                     )));
                 }
             }

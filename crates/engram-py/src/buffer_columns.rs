@@ -13,6 +13,9 @@ use crate::leaf::describe_column;
 use crate::structure::Structure;
 use crate::{arrays, errors};
 
+/// Bytes whose copying takes about as long as reading the reward and the flags of one step of an item.
+const BYTES_PER_STEP_READ: usize = 16;
+
 /// The columns of a batch.
 #[derive(Debug)]
 pub(crate) struct BatchColumns<'a> {
@@ -20,6 +23,8 @@ pub(crate) struct BatchColumns<'a> {
     pub(crate) structure: &'a Structure,
     /// Names, dtypes and shapes, without the batch axis.
     pub(crate) columns: Cow<'a, [(String, CellSpec)]>,
+    /// Maximum number of steps that are read for an item.
+    pub(crate) steps_per_item: usize,
     /// Where buffers are taken from.
     pub(crate) pool: &'a Arc<Pool>,
 }
@@ -81,11 +86,12 @@ impl BatchColumns<'_> {
         Ok(self.structure.unflatten(py, arrays)?.unbind())
     }
 
-    /// The bytes of a batch; `usize::MAX` if there are more.
+    /// How long filling a batch takes, in bytes that are copied in this time; `usize::MAX` if there are more.
     pub(crate) fn batch_bytes(&self, items: usize) -> usize {
+        let read = self.steps_per_item.saturating_mul(BYTES_PER_STEP_READ);
         let bytes = self.columns.iter().map(|(_, cell)| cell.bytes());
         bytes
-            .fold(0_usize, usize::saturating_add)
+            .fold(read, usize::saturating_add)
             .saturating_mul(items)
     }
 }

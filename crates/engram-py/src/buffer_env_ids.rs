@@ -98,7 +98,8 @@ fn checked(given: &Bound<'_, PyAny>, num_envs: usize) -> PyResult<Vec<usize>> {
     }
 }
 
-fn unknown_env(py: Python<'_>, what: &str, num_envs: usize, id: i64) -> PyErr {
+/// The error for an environment that does not exist; `what` is the argument.
+pub(crate) fn unknown_env(py: Python<'_>, what: &str, num_envs: usize, id: i64) -> PyErr {
     let last = num_envs - 1;
     errors::invalid(py, format!("{what} must be from 0 to {last}; got {id}"))
 }

@@ -3,7 +3,6 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use engram_core::ring::BufferScan;
-use parking_lot::RwLockWriteGuard;
 use pyo3::prelude::*;
 
 use crate::buffer_batch::BufferBatch;
@@ -66,39 +65,28 @@ impl BufferReader {
         else {
             return Ok(None);
         };
-        let (items, columns) = (
-            batch_size.min(len),
-            if of_steps {
-                this.step_columns()
-            } else {
-                this.item_columns()
-            },
-        );
-        let mut buffers = columns.allocate(py, items)?;
-        let bytes = if of_steps {
-            columns.batch_bytes(items)
+        let items = batch_size.min(len);
+        let columns = if of_steps {
+            this.step_columns()
         } else {
-            this.batch_bytes(items)
+            this.item_columns()
         };
-        let item_bytes: Vec<usize> = columns
-            .columns
-            .iter()
-            .map(|(_, cell)| cell.bytes())
-            .collect();
-        let outputs: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
+        let mut buffers = columns.allocate(py, items)?;
+        let bytes = columns.batch_bytes(items);
+        let item_bytes = columns.columns.iter().map(|(_, cell)| cell.bytes());
+        let outputs: Vec<_> = buffers.iter_mut().zip(item_bytes).collect();
         let Some(mut unread) = self.unread().take() else {
             return Ok(None);
         };
-        let (drawn, unread) = this.locked(py, bytes, |buffer| {
-            let buffer = RwLockWriteGuard::downgrade(buffer);
+        let (drawn, unread) = this.reading(py, bytes, |buffer| {
             let drawn = match &mut unread {
                 Unread::Shuffled(keys) => buffer.take(keys, items),
                 Unread::Ordered(scan) => buffer.read(scan, items),
             };
-            let outputs = outputs.into_iter().zip(item_bytes);
+            let outputs = outputs.into_iter();
             let outputs = outputs.map(|(out, bytes)| &mut out[..bytes * drawn.starts.len()]);
             if of_steps {
-                buffer.gather_steps(&drawn.starts, outputs.collect())?;
+                buffer.gather_sequences(&drawn.starts, 1, outputs.collect())?;
             } else {
                 buffer.gather(&drawn.starts, outputs.collect())?;
             }

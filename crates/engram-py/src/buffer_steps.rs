@@ -123,6 +123,22 @@ impl StepColumns {
         &self.structure
     }
 
+    /// Names, dtypes and shapes of the columns of steps, or of sequences of this many steps.
+    pub(crate) fn columns(&self, sequence_length: Option<usize>) -> Vec<(String, CellSpec)> {
+        let columns = self.structure.names.iter().zip(&self.columns);
+        let columns = columns.map(|(name, column)| {
+            let shape = sequence_length
+                .into_iter()
+                .chain(column.cell.shape.iter().copied());
+            let cell = CellSpec {
+                dtype: column.cell.dtype,
+                shape: shape.collect(),
+            };
+            (name.clone(), cell)
+        });
+        columns.collect()
+    }
+
     /// Reads steps: their cells, column by column, and the number of steps of each environment.
     ///
     /// # Errors

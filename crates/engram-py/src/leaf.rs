@@ -298,19 +298,24 @@ fn fits(number: DType, column: DType) -> bool {
     }
 }
 
-/// Rejects NumPy's masked arrays, because only their data could be stored.
-///
-/// # Errors
-/// `SignatureError` for a masked array.
-pub(crate) fn check_not_masked(array: &Bound<'_, PyUntypedArray>, path: &str) -> PyResult<()> {
+/// True for NumPy's masked arrays.
+pub(crate) fn is_masked_array(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     static MASKED_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let py = array.py();
+    let py = value.py();
     let class = MASKED_ARRAY.get_or_try_init(py, || {
         py.import("numpy.ma")?
             .getattr("MaskedArray")
             .map(Bound::unbind)
     })?;
-    if !array.is_instance(class.bind(py))? {
+    value.is_instance(class.bind(py))
+}
+
+/// Rejects NumPy's masked arrays, because only their data could be stored.
+///
+/// # Errors
+/// `SignatureError` for a masked array.
+pub(crate) fn check_not_masked(array: &Bound<'_, PyUntypedArray>, path: &str) -> PyResult<()> {
+    if !is_masked_array(array)? {
         return Ok(());
     }
     let text = format!(
@@ -318,7 +323,7 @@ pub(crate) fn check_not_masked(array: &Bound<'_, PyUntypedArray>, path: &str) ->
          or its data and its mask as two columns",
         describe_column(path)
     );
-    Err(errors::signature(py, text))
+    Err(errors::signature(array.py(), text))
 }
 
 fn store_number(

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use engram_core::pool::Pool;
-use engram_core::ring::{EpisodeColumns, OutputColumn, OutputSource, RingItems, StepBufferOptions};
-use engram_core::{CellSpec, DType, Layout, Result, Schema, Shape, SharedBytes, Signature};
+use engram_core::ring::{EpisodeColumns, ItemStart, StepBuffer, StepBufferOptions};
+use engram_core::{CellSpec, Layout, Result, Schema, Shape, SharedBytes, Signature};
 use engram_engine::{self as engine, SaveTarget, request_huge_pages};
 use numpy::{PyArray1, PyArrayMethods};
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -14,7 +14,8 @@ use pyo3::prelude::*;
 
 use crate::buffer_batch::BufferBatch;
 use crate::buffer_columns::BatchColumns;
-use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids};
+use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids, unknown_env};
+use crate::buffer_items::BufferItemsConfig;
 use crate::buffer_reader::{BufferReader, Unread};
 use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
 use crate::config::signature_to_python;
@@ -45,84 +46,17 @@ pub(crate) struct ReplayBuffer {
     pool: Arc<Pool>,
     /// The numbers of all environments, from 0 on.
     envs: Vec<usize>,
-}
-
-/// An `engram.buffers.items.CompiledItems`.
-#[derive(Debug, FromPyObject)]
-struct BufferItemsConfig {
-    kind: String,
-    /// Number of steps of a sequence, or `n_step` of transitions.
+    /// Slots per environment.
     length: usize,
-    burn_in: usize,
-    at_end: String,
-    discount: f64,
-    structure: String,
-    /// Source, and its column.
-    columns: Vec<(String, usize)>,
-    names: Vec<String>,
-    /// The columns `terminated` and `truncated`.
-    episode_columns: Option<(usize, usize)>,
-    reward_column: Option<usize>,
-}
-
-impl BufferItemsConfig {
-    fn items(&self) -> RingItems {
-        match self.kind.as_str() {
-            "transitions" => RingItems::Transitions {
-                n_step: self.length,
-                discount: self.discount,
-            },
-            "sequences" => RingItems::Sequences {
-                length: self.length,
-                burn_in: self.burn_in,
-                continues: self.at_end == "continue",
-            },
-            _ => RingItems::Steps,
-        }
-    }
-
-    /// The columns of an item, given those of a step.
-    fn outputs(&self, cells: &[CellSpec]) -> Vec<OutputColumn> {
-        let time = self.items().time_axis();
-        let columns = self.columns.iter().map(|(source, column)| {
-            let scalar = |dtype| (dtype, Shape::new());
-            let (source, (dtype, shape)) = match source.as_str() {
-                "return" => (OutputSource::Return, scalar(DType::Float32)),
-                "discount" => (OutputSource::Discount, scalar(DType::Float32)),
-                "num_steps" => (OutputSource::NumSteps, scalar(DType::Int32)),
-                "valid" => (OutputSource::Valid, scalar(DType::Bool)),
-                "learning" => (OutputSource::Learning, scalar(DType::Bool)),
-                "is_first" => (OutputSource::IsFirst, scalar(DType::Bool)),
-                _ => {
-                    let cell = &cells[*column];
-                    let source = match source.as_str() {
-                        "last" => OutputSource::Last(*column),
-                        "all" => OutputSource::All(*column),
-                        _ => OutputSource::First(*column),
-                    };
-                    (source, (cell.dtype, cell.shape.clone()))
-                }
-            };
-            let shape = time.into_iter().chain(shape).collect();
-            OutputColumn {
-                source,
-                cell: CellSpec { dtype, shape },
-            }
-        });
-        columns.collect()
-    }
 }
 
 /// Bytes whose copying takes about as long as a change of one priority in the sum tree.
 const BYTES_PER_PRIORITY_CHANGE: usize = 512;
 
-/// Bytes whose copying takes about as long as reading the reward and the flags of one step of an item.
-const BYTES_PER_STEP_READ: usize = 16;
-
 impl ReplayBuffer {
     /// Locks the buffer and runs `work`: without the GIL if `work` copies many bytes (`bytes`), or if the lock is
     /// taken.
-    pub(crate) fn locked<T: Send>(
+    fn locked<T: Send>(
         &self,
         py: Python<'_>,
         bytes: usize,
@@ -141,6 +75,30 @@ impl ReplayBuffer {
         let outcome = match free {
             Some(guard) => work(guard),
             None => py.detach(|| work(lock.write())),
+        };
+        outcome.map_err(|error| errors::to_py(py, &error))
+    }
+
+    /// Like [`Self::locked`], but shares the lock with other threads that only read.
+    pub(crate) fn reading<T: Send>(
+        &self,
+        py: Python<'_>,
+        bytes: usize,
+        work: impl FnOnce(&StepBuffer) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let lock = self.buffer.get(py)?;
+        let free = if bytes < self.min_detached_bytes {
+            lock.try_read()
+        } else {
+            None
+        };
+        let work = |buffer: &engine::ReplayBuffer| {
+            buffer.check_open()?;
+            work(buffer)
+        };
+        let outcome = match free {
+            Some(buffer) => work(&buffer),
+            None => py.detach(|| work(&lock.read())),
         };
         outcome.map_err(|error| errors::to_py(py, &error))
     }
@@ -190,25 +148,35 @@ impl ReplayBuffer {
         BatchColumns {
             structure: &self.structure,
             columns: Cow::Borrowed(&self.outputs),
+            steps_per_item: self.steps_per_item,
             pool: &self.pool,
         }
     }
 
-    /// The columns of a batch of steps, as they were added.
+    /// The columns of a batch of steps.
     pub(crate) fn step_columns(&self) -> BatchColumns<'_> {
-        let names = self.schema.layout.names.iter().map(ToString::to_string);
         BatchColumns {
             structure: self.columns.structure(),
-            columns: names.zip(self.schema.cells.iter().cloned()).collect(),
+            columns: Cow::Owned(self.columns.columns(None)),
+            steps_per_item: 1,
             pool: &self.pool,
         }
     }
 
-    /// How long copying a batch takes, in bytes that are copied in this time; `usize::MAX` if there are more.
-    pub(crate) fn batch_bytes(&self, items: usize) -> usize {
-        let read = self.steps_per_item.saturating_mul(BYTES_PER_STEP_READ);
-        let copied = self.item_columns().batch_bytes(items);
-        copied.saturating_add(read.saturating_mul(items))
+    /// The columns of a batch of sequences of `length` steps.
+    ///
+    /// # Errors
+    /// `InvalidArgumentError` if `length` is not from 1 to the number of slots.
+    fn sequence_columns(&self, py: Python<'_>, length: usize) -> PyResult<BatchColumns<'_>> {
+        if !(1..=self.length).contains(&length) {
+            let text = format!("`length` must be from 1 to {}; got {length}", self.length);
+            return Err(errors::invalid(py, text));
+        }
+        Ok(BatchColumns {
+            columns: Cow::Owned(self.columns.columns(Some(length))),
+            steps_per_item: length,
+            ..self.step_columns()
+        })
     }
 
     /// Number of environments.
@@ -220,6 +188,7 @@ impl ReplayBuffer {
 #[pymethods]
 impl ReplayBuffer {
     #[new]
+    #[pyo3(signature = (signature, items, size, exponent, seed, path = None))]
     fn new(
         py: Python<'_>,
         signature: &Bound<'_, PyAny>,
@@ -284,7 +253,7 @@ impl ReplayBuffer {
         let schema = Arc::new(schema);
         // Parts of a file that are not in memory are read from disk.
         let min_detached_bytes = if path.is_some() {
-            0
+            1
         } else {
             MIN_DETACHED_BYTES
         };
@@ -306,6 +275,7 @@ impl ReplayBuffer {
             min_detached_bytes,
             pool: Arc::new(Pool::default()),
             envs: all_envs(py, num_envs)?,
+            length,
         })
     }
 
@@ -352,8 +322,9 @@ impl ReplayBuffer {
         replacement: bool,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<BufferBatch> {
-        let bytes = self.batch_bytes(batch_size);
-        let (data, drawn) = self.item_columns().fill(py, batch_size, out, |outputs| {
+        let columns = self.item_columns();
+        let bytes = columns.batch_bytes(batch_size);
+        let (data, drawn) = columns.fill(py, batch_size, out, |outputs| {
             self.locked(py, bytes, |mut buffer| {
                 let drawn = buffer.draw(batch_size, replacement)?;
                 // Other threads can ask for the sizes while this one copies.
@@ -365,20 +336,81 @@ impl ReplayBuffer {
         Ok(BufferBatch::new(data, drawn, self.num_envs()))
     }
 
+    /// Draws `n` sequences of `length` steps; see [`StepBuffer::draw_sequences`].
+    #[pyo3(signature = (n, length, seed, out = None))]
+    fn sample_sequences(
+        &self,
+        py: Python<'_>,
+        n: usize,
+        length: usize,
+        seed: u64,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<BufferBatch> {
+        let columns = self.sequence_columns(py, length)?;
+        let bytes = columns.batch_bytes(n);
+        let (data, drawn) = columns.fill(py, n, out, |outputs| {
+            self.reading(py, bytes, |buffer| {
+                let drawn = buffer.draw_sequences(n, length, seed)?;
+                buffer.gather_sequences(&drawn.starts, length, outputs)?;
+                Ok(drawn)
+            })
+        })?;
+        Ok(BufferBatch::new(data, drawn, self.num_envs()))
+    }
+
+    /// Reads the slots of these positions and the `length - 1` slots after each, whichever steps they contain now.
+    #[pyo3(signature = (env_ids, positions, length, out = None))]
+    fn read_sequences(
+        &self,
+        py: Python<'_>,
+        env_ids: &Bound<'_, PyArray1<i64>>,
+        positions: &Bound<'_, PyArray1<u64>>,
+        length: usize,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
+        let columns = self.sequence_columns(py, length)?;
+        let (env_ids, positions) = (env_ids.readonly(), positions.readonly());
+        let (env_ids, positions) = (env_ids.as_array(), positions.as_array());
+        if env_ids.len() != positions.len() {
+            let text = format!(
+                "`env_ids` and `positions` must have the same length; got {} and {}",
+                env_ids.len(),
+                positions.len()
+            );
+            return Err(errors::invalid(py, text));
+        }
+        let starts = env_ids.iter().zip(positions.iter()).map(|(id, position)| {
+            let env = usize::try_from(*id).ok().and_then(|id| self.envs.get(id));
+            let env =
+                env.ok_or_else(|| unknown_env(py, "each of `env_ids`", self.envs.len(), *id))?;
+            Ok((*env, *position))
+        });
+        let starts = starts.collect::<PyResult<Vec<_>>>()?;
+        let bytes = columns.batch_bytes(starts.len());
+        let (data, ()) = columns.fill(py, starts.len(), out, |outputs| {
+            self.reading(py, bytes, |buffer| {
+                let starts =
+                    (starts.iter()).map(|(env, position)| buffer.start_in_slot_of(*env, *position));
+                let starts: Vec<ItemStart> = starts.collect();
+                buffer.gather_sequences(&starts, length, outputs)
+            })
+        })?;
+        Ok(data)
+    }
+
     /// Reads all items once, in random order.
     fn epoch(slf: &Bound<'_, Self>) -> PyResult<BufferReader> {
-        let keys = slf
-            .get()
-            .locked(slf.py(), usize::MAX, |mut buffer| buffer.shuffled_keys())?;
+        let this = slf.get();
+        let keys = this.locked(slf.py(), usize::MAX, |mut buffer| buffer.shuffled_keys())?;
         Ok(BufferReader::new(slf, Unread::Shuffled(keys)))
     }
 
     /// Reads all items once, or all steps, in order.
     fn scan(slf: &Bound<'_, Self>, of_steps: bool) -> PyResult<BufferReader> {
-        let bytes = slf.get().num_envs();
-        let scan = slf
-            .get()
-            .locked(slf.py(), bytes, |buffer| buffer.begin_scan(of_steps))?;
+        let this = slf.get();
+        let scan = this.reading(slf.py(), this.num_envs(), |buffer| {
+            buffer.begin_scan(of_steps)
+        })?;
         Ok(BufferReader::new(slf, Unread::Ordered(scan)))
     }
 
@@ -458,16 +490,17 @@ impl ReplayBuffer {
         detached(py, || lock.write().discard())
     }
 
+    /// The position that the next step of an environment will have.
+    fn next_position(&self, py: Python<'_>, env_id: i64) -> PyResult<u64> {
+        let env = usize::try_from(env_id).ok();
+        let env = env.and_then(|id| self.envs.get(id));
+        let env = env.ok_or_else(|| unknown_env(py, "`env_id`", self.num_envs(), env_id))?;
+        self.reading(py, 0, |buffer| Ok(buffer.next_position(*env)))
+    }
+
     /// Number of steps, and number of items.
     fn sizes(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
-        let lock = self.buffer.get(py)?;
-        let sizes = |buffer: &engine::ReplayBuffer| {
-            buffer.check_open()?;
-            Ok((buffer.len(), buffer.num_items()))
-        };
-        let free = lock.try_read().map(|buffer| sizes(&buffer));
-        let sizes = free.unwrap_or_else(|| py.detach(|| sizes(&lock.read())));
-        sizes.map_err(|error| errors::to_py(py, &error))
+        self.reading(py, 0, |buffer| Ok((buffer.len(), buffer.num_items())))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reads the arguments of a vector writer: nests of arrays, flags, rewards, and the final observations in `info`.
 
+use std::fmt::Display;
+
 use engram_core::{CellSpec, DType};
 use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -7,7 +9,7 @@ use pyo3::types::PyDict;
 
 use crate::batched_writer::env_cell;
 use crate::errors;
-use crate::leaf::{Leaf, bytes_of};
+use crate::leaf::{Leaf, bytes_of, is_masked_array};
 use crate::step_flattener::structure_differs;
 use crate::structure::{Leaves, Structure, with_array_hint};
 
@@ -90,9 +92,32 @@ fn read_arrays<'py>(
     Ok((arrays, cells))
 }
 
+/// Reads an argument that is not a column; `invalid` returns the error for a value of another kind.
+fn argument_leaf<'py>(
+    value: &Bound<'py, PyAny>,
+    name: &str,
+    invalid: &dyn Fn(&dyn Display) -> PyErr,
+) -> PyResult<Leaf<'py>> {
+    if value.is_none() {
+        return Err(invalid(&"None"));
+    }
+    if is_masked_array(value)? {
+        let text =
+            format!("`{name}` must not be a masked array; pass `{name}.filled(value)` instead");
+        return Err(errors::invalid(value.py(), text));
+    }
+    Leaf::new(value, name)
+}
+
 /// Reads an argument of one bool per environment.
 pub(crate) fn read_flags(value: &Bound<'_, PyAny>, name: &str, envs: usize) -> PyResult<Vec<bool>> {
-    let leaf = Leaf::new(value, name)?;
+    let invalid = |given: &dyn Display| {
+        let text = format!(
+            "`{name}` must have shape [{envs}] and dtype bool, one entry per environment; got {given}"
+        );
+        errors::invalid(value.py(), text)
+    };
+    let leaf = argument_leaf(value, name, &invalid)?;
     let spec = leaf.spec();
     match &leaf {
         Leaf::Array { array, .. } if spec.dtype == DType::Bool && *spec.shape == [envs] => {
@@ -100,19 +125,19 @@ pub(crate) fn read_flags(value: &Bound<'_, PyAny>, name: &str, envs: usize) -> P
             bytes_of(array).copy_to(&mut bytes);
             Ok(bytes.into_iter().map(|byte| byte != 0).collect())
         }
-        _ => {
-            let text = format!(
-                "`{name}` must have shape [{envs}] and dtype bool, one entry per environment; got {spec}"
-            );
-            Err(errors::invalid(value.py(), text))
-        }
+        _ => Err(invalid(&spec)),
     }
 }
 
 /// Reads one reward per environment.
 pub(crate) fn read_rewards(value: &Bound<'_, PyAny>, envs: usize) -> PyResult<Vec<f64>> {
     let py = value.py();
-    let leaf = Leaf::new(value, "rewards")?;
+    let invalid = |given: &dyn Display| {
+        let text =
+            format!("`rewards` must have shape [{envs}], one number per environment; got {given}");
+        errors::invalid(py, text)
+    };
+    let leaf = argument_leaf(value, "rewards", &invalid)?;
     let spec = leaf.spec();
     let is_number = !matches!(
         spec.dtype,
@@ -133,12 +158,7 @@ pub(crate) fn read_rewards(value: &Bound<'_, PyAny>, envs: usize) -> PyResult<Ve
             let converted = converted.cast::<PyArray1<f64>>()?;
             Ok(converted.readonly().as_slice()?.to_vec())
         }
-        _ => {
-            let text = format!(
-                "`rewards` must have shape [{envs}], one number per environment; got {spec}"
-            );
-            Err(errors::invalid(py, text))
-        }
+        _ => Err(invalid(&spec)),
     }
 }
 

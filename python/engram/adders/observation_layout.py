@@ -25,7 +25,7 @@ class ObservationLayout:
     shapes: list[tuple[int, ...]]
 
     def is_layout_of(self, array: np.ndarray[Any, Any]) -> bool:
-        """True if an observation that is this single array has the layout."""
+        """True if an observation that is this single array has the layout; False also for some that do."""
         return self.dtypes == [array.dtype] and self.shapes == [array.shape] and self.structure.is_leaf()
 
     def has_all_values(self) -> bool:

@@ -7,5 +7,15 @@ from engram.buffers.buffer_batch import BufferBatch, BufferBatchInfo
 from engram.buffers.items import Sequences, Steps, Transitions
 from engram.buffers.replay_buffer import ReplayBuffer
 from engram.buffers.storage import MappedFile
+from engram.buffers.transforms import FrameStack
 
-__all__ = ["BufferBatch", "BufferBatchInfo", "MappedFile", "ReplayBuffer", "Sequences", "Steps", "Transitions"]
+__all__ = [
+    "BufferBatch",
+    "BufferBatchInfo",
+    "FrameStack",
+    "MappedFile",
+    "ReplayBuffer",
+    "Sequences",
+    "Steps",
+    "Transitions",
+]

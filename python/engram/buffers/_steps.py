@@ -18,11 +18,16 @@ def derive_signature(steps: Any, num_leading_axes: int) -> Any:  # noqa: ANN401,
     arrays = [as_array(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
     for array, name in zip(arrays, names, strict=True):
         if array.ndim < num_leading_axes:
-            axes = "environments" if num_leading_axes == 1 else "environments and steps"
-            raise SignatureError(
-                f"{_column(name)} must have an axis for {axes}; got shape {list(array.shape)}; use `add` for a "
-                "single step"
+            shape, advice = (
+                ("[num_envs, ...]", "for a single step, use `ReplayBuffer.add`")
+                if num_leading_axes == 1
+                else ("[num_envs, T, ...]", "if there is one environment, add an axis of size 1 in front")
             )
+            parent, _, last = name.rpartition("/")
+            if last.isdigit() and array.ndim == 0:
+                wrapped = f"`{parent}`" if parent else "the list"
+                advice = f"lists are nests: wrap {wrapped} in numpy.asarray to store one array column"
+            raise SignatureError(f"{_column(name)} must have shape {shape}; got {list(array.shape)}; {advice}")
     specs = [ArraySpec(array.shape[num_leading_axes:], array.dtype) for array in arrays]
     return _engram.unflatten(structure, specs)
 

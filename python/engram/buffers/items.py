@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from engram import _checks, _engram
 from engram.errors import SignatureError
 
-__all__ = ["AtEnd", "CompiledItems", "Items", "Sequences", "Steps", "Transitions"]
+__all__ = ["AtEnd", "CompiledItems", "Items", "Sequences", "Steps", "Transitions", "episode_columns"]
 
 AtEnd: TypeAlias = Literal["pad", "continue"]
 """What follows the last step of an episode in a sequence; see `Sequences`."""
@@ -18,6 +18,8 @@ class OutputColumn(NamedTuple):
 
     source: Literal["first", "last", "all", "return", "discount", "num_steps", "valid", "learning", "is_first"]
     column: int = 0  # number of the column in a step, for the first three sources
+    frames: int = 0  # number of stacked frames; 0 without a stack
+    earlier: int = 0  # number of the column with the frames before the last one
 
 
 class CompiledItems(NamedTuple):
@@ -108,7 +110,7 @@ class Transitions:
 
     def _compile(self, structure: str) -> CompiledItems:
         """Returns the items for steps of this structure."""
-        step = _step_of_markers("Transitions", structure, ("next_obs", "reward", "terminated", "truncated"))
+        step = _step_of_markers("items=Transitions(...)", structure, ("next_obs", "reward", "terminated", "truncated"))
         _check_added("Transitions", step, ("discount", "num_steps"))
         flags = (step.pop("terminated"), step.pop("truncated"))
         reward = step["reward"]
@@ -174,7 +176,7 @@ class Sequences:
 
     def _compile(self, structure: str) -> CompiledItems:
         """Returns the items for steps of this structure."""
-        step = _step_of_markers("Sequences", structure, ("terminated", "truncated"))
+        step = _step_of_markers("items=Sequences(...)", structure, ("terminated", "truncated"))
         added = ("valid", "learning", "is_first")
         _check_added("Sequences", step, added)
         item = {name: _markers(entry, "all") for name, entry in step.items()} | {name: _Marker(name) for name in added}
@@ -189,20 +191,26 @@ _MAX_N_STEP = 10_000
 """Maximum of `n_step`: the time that sampling takes grows with it."""
 
 
-def _step_of_markers(kind: str, structure: str, required: Sequence[str]) -> dict[str, Any]:
-    """Returns a step whose leaves are markers, after checking that it has the entries that items of this kind need."""
+def episode_columns(what: str, structure: str) -> tuple[int, int]:
+    """Returns the numbers of the columns `terminated` and `truncated`, after checking that steps have them."""
+    step = _step_of_markers(what, structure, ("terminated", "truncated"))
+    return step["terminated"].column.column, step["truncated"].column.column
+
+
+def _step_of_markers(what: str, structure: str, required: Sequence[str]) -> dict[str, Any]:
+    """Returns a step whose leaves are markers, after checking that it has the entries that `what` needs."""
     names = _engram.names(structure)
     step = _engram.unflatten(structure, [_Marker("first", column) for column in range(len(names))])
     needed = ", ".join(f"`{name}`" for name in required)
     if not isinstance(step, Mapping):
-        raise SignatureError(f"items={kind}(...) needs steps that are dicts with {needed}; got a {type(step).__name__}")
+        raise SignatureError(f"{what} needs steps that are dicts with {needed}; got a {type(step).__name__}")
     missing = ", ".join(f"`{name}`" for name in required if name not in step)
     if missing:
         given = ", ".join(f"`{name}`" for name in step)
-        raise SignatureError(f"items={kind}(...) needs steps with {needed}; {missing} missing; got {given}")
+        raise SignatureError(f"{what} needs steps with {needed}; {missing} missing; got {given}")
     for name in required:
         if name != "next_obs" and not isinstance(step[name], _Marker):
-            raise SignatureError(f"items={kind}(...): `{name}` of a step must be a single value; got a nest")
+            raise SignatureError(f"{what}: `{name}` of a step must be a single value; got a nest")
     return dict(step)
 
 

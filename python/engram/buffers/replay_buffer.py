@@ -1,7 +1,7 @@
 """A replay buffer of one process."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
@@ -16,8 +16,9 @@ from engram._store_options import checked_seed
 from engram._text import counted
 from engram.buffers._steps import derive_signature
 from engram.buffers.buffer_batch import BufferBatch
-from engram.buffers.items import Items, Steps
+from engram.buffers.items import Items, Steps, episode_columns
 from engram.buffers.storage import MappedFile
+from engram.buffers.transforms import FrameStack
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError, UnsatisfiableError
 from engram.selectors import Prioritized, Uniform
 
@@ -52,6 +53,7 @@ class ReplayBuffer:
         signature: Nest of `ArraySpec` that describes a step. Default: that of the first step that is added, in which
             Python's floats are float64, its ints int64.
         items: What is sampled: `Steps()`, `Transitions(...)` or `Sequences(...)`.
+        transforms: What is computed from the steps when they are sampled: `FrameStack(...)`. Default: nothing.
         sampler: `selectors.Uniform()`: every item is equally likely. `selectors.Prioritized(exponent)`: in proportion
             to `priority ** exponent`. When an item can first be sampled, it gets the largest priority that an item of
             the buffer has then; 1 if none is above 0.
@@ -76,6 +78,7 @@ class ReplayBuffer:
         *,
         signature: Any = None,  # noqa: ANN401, a nest
         items: Items = Steps(),  # noqa: B008, a constant
+        transforms: Sequence[FrameStack] = (),
         sampler: Uniform | Prioritized = Uniform(),  # noqa: B008, a constant
         seed: int | None = None,
         storage: MappedFile | None = None,
@@ -88,7 +91,9 @@ class ReplayBuffer:
         _checks.instance_of(
             "`sampler`", sampler, Uniform | Prioritized, "selectors.Uniform() or selectors.Prioritized(...)"
         )
-        item_steps = items._max_steps  # noqa: SLF001, this package's own
+        self._transforms = _checked_transforms(transforms)
+        lookback = max((transform.frames - 1 for transform in self._transforms), default=0)
+        item_steps = items._max_steps + lookback  # noqa: SLF001, this package's own
         if item_steps > self._ring_length:
             environments = counted(self._num_envs, "environment")
             raise InvalidArgumentError(
@@ -427,6 +432,10 @@ class ReplayBuffer:
         structure = _engram.flatten(signature)[2]
         exponent = self._sampler.exponent if isinstance(self._sampler, Prioritized) else None
         items = self._items._compile(structure)  # noqa: SLF001, this package's own
+        for transform in self._transforms:
+            items = transform._apply(items, signature)  # noqa: SLF001, this package's own
+        if self._transforms and items.episode_columns is None:
+            items = items._replace(episode_columns=episode_columns("transforms=[FrameStack(...)]", structure))
         size = (self._num_envs, self._ring_length)
         return _engram.ReplayBuffer(signature, items, size, exponent, self._seed, self._path)
 
@@ -463,3 +472,19 @@ def _batches(reader: _engram.BufferReader, batch_size: int, *, drop_last: bool) 
         if drop_last and len(native) < batch_size:
             return
         yield BufferBatch(native)
+
+
+def _checked_transforms(transforms: Sequence[FrameStack]) -> tuple[FrameStack, ...]:
+    """Returns the transforms, after checking that each column has at most one."""
+    kinds = "a sequence of engram.buffers.FrameStack(...)"
+    _checks.instance_of("`transforms`", transforms, Sequence, kinds)
+    for transform in transforms:
+        _checks.instance_of("each of `transforms`", transform, FrameStack, "engram.buffers.FrameStack(...)")
+    columns = [transform.column for transform in transforms]
+    for number, column in enumerate(columns):
+        for other in columns[:number]:
+            if column == other or column.startswith(f"{other}/") or other.startswith(f"{column}/"):
+                raise InvalidArgumentError(
+                    f"`transforms` must stack each column at most once; got FrameStack for `{other}` and `{column}`"
+                )
+    return tuple(transforms)

@@ -54,6 +54,11 @@ def read_tables(path: Path) -> list[engram.Table]:
         raise InvalidArgumentError(f"`{path}` has no tables; each table is a section, for example [replay]")
     tables = []
     for name, options in sections.items():
+        if not isinstance(options, dict):
+            raise InvalidArgumentError(
+                f"`{path}`: the key `{name}` is outside of a table; each table is a section, for example [replay]; got "
+                f"{options!r}"
+            )
         try:
             tables.append(_table(name, options))
         except EngramError as error:
@@ -62,9 +67,7 @@ def read_tables(path: Path) -> list[engram.Table]:
     return tables
 
 
-def _table(name: str, options: object) -> engram.Table:
-    if not isinstance(options, dict):
-        raise InvalidArgumentError(f"a table must be a section, for example [{name}]; got {options!r}")
+def _table(name: str, options: dict[str, Any]) -> engram.Table:
     like = options.pop("like", None)
     if like not in (None, "queue", "stack"):
         raise InvalidArgumentError(f'`like` must be "queue" or "stack"; got {like!r}')

@@ -22,7 +22,8 @@ class Info(NamedTuple):
         table_size: i64, number of items in the table when the item was drawn.
         priority: f64, the item's priority when it was drawn.
         times_sampled: i32, number of times the item has been sampled, including this time.
-        candidates: f64, number of items that could have been drawn, not counting those of priority 0.
+        candidates: f64, number of items that could have been drawn: those with a probability above 0. 1 for
+            deterministic selectors.
         min_probability: f64, smallest probability of the items that are counted in `candidates`.
     """
 

@@ -42,7 +42,8 @@ def dataset(
         store: The `engram.Store` or `engram.Client` that has the table.
         table: The table's name.
         device: A `jax.Device`, or a `jax.sharding.Sharding` whose first axis is the batch. If a sharding spans several
-            processes, each process reads its own part of a batch. Default: None, JAX's default device.
+            processes, each of them reads `batch_size` items; `data` joins those of all processes, and `info` is that of
+            the process's own. Default: None, JAX's default device.
         device_prefetch: Number of elements that a thread copies to the device in advance, 0 or more. These count as
             consumed: a loop that stops early has consumed up to this many elements more than it used. Default: 0; JAX
             still copies while it computes, unless the loop waits for results.
@@ -53,9 +54,9 @@ def dataset(
         stay NumPy arrays. JAX truncates 64-bit `data` to 32 bits unless `jax_enable_x64` is set.
 
     Raises:
-        InvalidArgumentError: An argument has a type or value that is not allowed; or `device` is a sharding over
-            several devices without `batch_size`, or with `steps` but without `drop_remainder`, as its last batch might
-            be smaller.
+        InvalidArgumentError: An argument has a type or value that is not allowed; or `device` is a sharding that
+            splits arrays over several devices without `batch_size`, or with `steps` but without `drop_remainder`, as
+            its last batch might be smaller.
         TypeError: An option is unknown.
         SignatureError: On iteration: items of a batch differ in length and `pad` is not set; or see
             `engram.data.numpy.dataset`.

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from engram import _checks, _engram
 from engram.buffers import ReplayBuffer
-from engram.buffers._steps import as_array, check_not_masked
+from engram.buffers._steps import as_array
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.gymnasium.autoreset import autoreset_mode_of
 from engram.gymnasium.final_observations import check_structure, final_observations
@@ -240,8 +240,7 @@ class BufferWriter:
         return array[env_ids]
 
     def _rewards(self, rewards: "npt.ArrayLike") -> npt.NDArray[np.float32]:
-        check_not_masked(rewards, "rewards")
-        array = np.asarray(rewards)
+        array = _argument_array("rewards", rewards)
         if array.shape != self._running.shape or array.dtype.kind not in "fiub":
             raise InvalidArgumentError(
                 f"`rewards` must have shape {list(self._running.shape)}, one number per environment; got "
@@ -250,11 +249,17 @@ class BufferWriter:
         return array.astype(np.float32, copy=False)
 
     def _flags(self, name: str, value: "npt.ArrayLike") -> npt.NDArray[np.bool_]:
-        check_not_masked(value, name)
-        array = np.asarray(value)
+        array = _argument_array(name, value)
         if array.shape != self._running.shape or array.dtype != bool:
             raise InvalidArgumentError(
                 f"`{name}` must have shape {list(self._running.shape)} and dtype bool, one entry per environment; got "
                 f"{array.dtype}{list(array.shape)}"
             )
         return array
+
+
+def _argument_array(name: str, value: "npt.ArrayLike") -> npt.NDArray[Any]:
+    """Returns an argument that is not a column as an array. Rejects masked arrays."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise InvalidArgumentError(f"`{name}` must not be a masked array; pass `{name}.filled(value)` instead")
+    return np.asarray(value)

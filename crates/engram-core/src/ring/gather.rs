@@ -1,11 +1,13 @@
 //! Copies items of a ring into the columns of a batch.
 
+use super::sequences::{Sequence, sequence};
 use super::{
-    ENDED, EpisodeColumns, FIRST, ItemStart, Ring, RingItems, StepBufferOptions, TERMINATED,
+    ENDED, EpisodeColumns, FIRST, FrameStack, ItemStart, Ring, RingItems, StepBufferOptions,
+    TERMINATED,
 };
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gather::{PREFETCHED_ITEMS, copy, copy_in_parts};
+use crate::gather::{PREFETCHED_ITEMS, copy_in_parts};
 use crate::prefetch::prefetch_line;
 use crate::schema::CellSpec;
 
@@ -37,8 +39,10 @@ pub enum OutputSource {
 pub struct OutputColumn {
     /// What it contains.
     pub source: OutputSource,
-    /// Dtype and shape of what one item has in this column, with the time axis.
+    /// Dtype and shape of what one item has in this column, with the axes of time and of stacked frames.
     pub cell: CellSpec,
+    /// How the cells of a column of the ring are stacked.
+    pub stack: Option<FrameStack>,
 }
 
 /// Copies or computes the columns of a batch.
@@ -49,18 +53,6 @@ pub struct RingGather {
     rewards: Option<(usize, DType)>,
     /// `discount ^ k` for `k` from 0 to `n_step`.
     powers: Vec<f64>,
-}
-
-/// The steps of one sequence: copies of its first step, then consecutive steps, then zeros.
-#[derive(Clone, Copy)]
-struct Sequence {
-    env: usize,
-    /// Slot of the first step.
-    slot: usize,
-    /// Number of steps, without copies and zeros.
-    steps: usize,
-    /// Number of copies of the first step, which precede it.
-    copies: usize,
 }
 
 /// The last step of one transition, and what was computed from all its steps.
@@ -119,6 +111,14 @@ impl RingGather {
         })
     }
 
+    /// Number of steps before an item that its stacks of frames contain.
+    pub(super) fn lookback(&self) -> usize {
+        let stacks = self.outputs.iter().filter_map(|output| output.stack);
+        let steps =
+            stacks.map(|stack| (stack.frames - 1).saturating_sub(stack.includes_step.into()));
+        steps.max().unwrap_or(0)
+    }
+
     /// Copies items into one array per column. Each array has the bytes of all items.
     pub(super) fn gather(
         &self,
@@ -163,7 +163,7 @@ impl RingGather {
         let rows = rows_of(ring, starts);
         for (output, out) in self.outputs.iter().zip(outputs) {
             if let OutputSource::First(column) = output.source {
-                ring.columns[column].gather(&rows, out);
+                ring.gather_cells(column, output.stack, &rows, out);
             }
         }
     }
@@ -196,10 +196,12 @@ impl RingGather {
         for (output, out) in self.outputs.iter().zip(outputs) {
             let all = transitions.iter();
             match output.source {
-                OutputSource::First(column) => ring.columns[column].gather(&rows, out),
+                OutputSource::First(column) => {
+                    ring.gather_cells(column, output.stack, &rows, out);
+                }
                 OutputSource::Last(column) => {
                     let rows: Vec<usize> = all.map(|transition| transition.last_row).collect();
-                    ring.columns[column].gather(&rows, out);
+                    ring.gather_cells(column, output.stack, &rows, out);
                 }
                 OutputSource::Return => {
                     write_all(out, all.map(|each| to_f32_bytes(each.reward_sum)));
@@ -253,14 +255,10 @@ impl RingGather {
                 .iter()
                 .zip(out.chunks_exact_mut(output.cell.bytes().max(1)));
             match output.source {
-                OutputSource::All(column) => {
-                    for (number, (sequence, out)) in each.enumerate() {
-                        if let Some(later) = sequences.get(number + 1) {
-                            ring.columns[column].prefetch(ring.row(later.env, later.slot));
-                        }
-                        ring.copy_sequence(column, sequence, out);
-                    }
-                }
+                OutputSource::All(column) => match output.stack {
+                    None => ring.copy_sequences(column, sequences, out),
+                    Some(stack) => ring.copy_stacked_sequences(column, stack, sequences, out),
+                },
                 OutputSource::Valid => each.for_each(|(sequence, out)| {
                     out.fill(0);
                     out[sequence.copies..sequence.copies + sequence.steps].fill(1);
@@ -286,74 +284,37 @@ impl RingGather {
     }
 }
 
-/// The sequence whose first step after the burn-in is `start`.
-fn sequence(
-    ring: &Ring,
-    start: &ItemStart,
-    length: usize,
-    burn_in: usize,
-    continues: bool,
-) -> Sequence {
-    let flags = |slot| ring.flags[ring.row(start.env, slot)];
-    let (mut slot, mut steps_before) = (start.slot, 0);
-    while steps_before < burn_in && flags(slot) & FIRST == 0 {
-        slot = ring.slot_before(slot, 1);
-        steps_before += 1;
-    }
-    let mut steps_from_start = length;
-    if !continues {
-        let mut last = start.slot;
-        steps_from_start = 1;
-        while steps_from_start < length && flags(last) & ENDED == 0 {
-            last = ring.slot_after(last, 1);
-            steps_from_start += 1;
-        }
-    }
-    Sequence {
-        env: start.env,
-        slot,
-        steps: steps_before + steps_from_start,
-        copies: burn_in - steps_before,
-    }
-}
-
 impl Ring {
-    /// Copies a column of a sequence.
-    fn copy_sequence(&self, column: usize, sequence: &Sequence, out: &mut [u8]) {
-        let column = &self.columns[column];
-        let cell_bytes = column.cell_bytes;
-        let first = self.row(sequence.env, sequence.slot);
-        let (copies, out) = out.split_at_mut(sequence.copies * cell_bytes);
-        for cell in copies.chunks_exact_mut(cell_bytes.max(1)) {
-            copy(cell, column.cell(first));
+    /// Copies the cells of a column in these rows, or the stacks that end with them, one after the other.
+    fn gather_cells(
+        &self,
+        column: usize,
+        stack: Option<FrameStack>,
+        rows: &[usize],
+        out: &mut [u8],
+    ) {
+        match stack {
+            None => self.columns[column].gather(rows, out),
+            Some(stack) => self.gather_stacks(column, stack, rows, out),
         }
-        let until_wrap = sequence.steps.min(self.length - sequence.slot);
-        let (before_wrap, rest) = out.split_at_mut(until_wrap * cell_bytes);
-        let (after_wrap, padding) = rest.split_at_mut((sequence.steps - until_wrap) * cell_bytes);
-        copy(before_wrap, column.cells(first, until_wrap));
-        copy(
-            after_wrap,
-            column.cells(self.row(sequence.env, 0), sequence.steps - until_wrap),
-        );
-        padding.fill(0);
     }
 }
 
 impl super::RingColumn {
-    fn cells(&self, row: usize, len: usize) -> &[u8] {
+    pub(super) fn cells(&self, row: usize, len: usize) -> &[u8] {
         &self.bytes[row * self.cell_bytes..(row + len) * self.cell_bytes]
     }
 
-    fn cell(&self, row: usize) -> &[u8] {
+    pub(super) fn cell(&self, row: usize) -> &[u8] {
         self.cells(row, 1)
     }
 
-    fn prefetch(&self, row: usize) {
+    pub(super) fn prefetch(&self, row: usize) {
         prefetch_line(self.bytes.as_ptr().wrapping_add(row * self.cell_bytes));
     }
 
     /// Copies the cells of these rows, one after the other.
-    fn gather(&self, rows: &[usize], out: &mut [u8]) {
+    pub(super) fn gather(&self, rows: &[usize], out: &mut [u8]) {
         for row in rows.iter().take(PREFETCHED_ITEMS) {
             self.prefetch(*row);
         }
@@ -390,7 +351,7 @@ impl super::RingColumn {
     }
 }
 
-fn rows_of(ring: &Ring, starts: &[ItemStart]) -> Vec<usize> {
+pub(super) fn rows_of(ring: &Ring, starts: &[ItemStart]) -> Vec<usize> {
     starts
         .iter()
         .map(|start| ring.row(start.env, start.slot))

@@ -87,7 +87,7 @@ impl StartRange {
 
 /// The priorities of items, by the row of the step that they begin with.
 #[derive(Debug)]
-struct Priorities {
+pub struct Priorities {
     exponent: f64,
     /// One number per row; 0 for rows with which no item begins.
     values: AlignedBytes,
@@ -97,8 +97,16 @@ struct Priorities {
 }
 
 impl Priorities {
-    /// The priorities of this many rows, in `memory` or, for `None`, on the heap.
-    fn new(exponent: f64, rows: usize, memory: Option<AlignedBytes>) -> Result<Self> {
+    /// The priorities of this many rows, at least one; all are 0.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(exponent: f64, rows: usize) -> Result<Self> {
+        Self::in_memory(exponent, rows, None)
+    }
+
+    /// [`Self::new`] in `memory` or, for `None`, on the heap.
+    fn in_memory(exponent: f64, rows: usize, memory: Option<AlignedBytes>) -> Result<Self> {
         let bytes = rows.checked_mul(size_of::<f64>());
         let too_large = || Error::out_of_memory("the sampler of the replay buffer", bytes);
         Ok(Self {
@@ -115,7 +123,8 @@ impl Priorities {
         self.values.as_f64s()[row]
     }
 
-    fn set(&mut self, row: usize, priority: f64) {
+    /// Sets a priority. Its weight, `priority ** exponent`, must be finite and at least 0.
+    pub fn set(&mut self, row: usize, priority: f64) {
         let old = std::mem::replace(&mut self.values.as_f64s_mut()[row], priority);
         self.record(row, old, priority);
     }
@@ -131,9 +140,19 @@ impl Priorities {
         prefetch_line(&raw const self.values.as_f64s()[row]);
     }
 
+    /// The largest priority.
+    pub fn largest(&mut self) -> f64 {
+        self.largest.get(self.values.as_f64s())
+    }
+
+    /// The tree of the weights, one leaf per row. They must not be changed.
+    pub fn tree(&mut self) -> &mut SumTree<FixedSums> {
+        &mut self.tree
+    }
+
     /// The priority of a new item.
     fn initial(&mut self) -> f64 {
-        let largest = self.largest.get(self.values.as_f64s());
+        let largest = self.largest();
         if largest > 0.0 {
             largest
         } else {
@@ -154,7 +173,7 @@ impl ItemIndex {
         memory: Option<AlignedBytes>,
     ) -> Result<Self> {
         let rows = ring.num_envs() * ring.length();
-        let priorities = exponent.map(|exponent| Priorities::new(exponent, rows, memory));
+        let priorities = exponent.map(|exponent| Priorities::in_memory(exponent, rows, memory));
         Ok(Self {
             ranges: filled(StartRange::default(), ring.num_envs())?,
             len: 0,

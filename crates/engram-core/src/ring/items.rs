@@ -70,20 +70,25 @@ impl RingItems {
         first..end.max(first)
     }
 
-    /// Position of the oldest step whose burn-in is stored, as far as it is in the episode.
+    /// Position of the oldest step whose burn-in and stacked frames are stored, as far as they are in the episode.
     fn first_start(&self, ring: &Ring, env: usize) -> u64 {
         let oldest = ring.oldest(env);
-        let Self::Sequences { burn_in, .. } = *self else {
-            return oldest;
+        let burn_in = match *self {
+            Self::Sequences { burn_in, .. } => burn_in,
+            Self::Steps | Self::Transitions { .. } => 0,
         };
         let stored = ring.envs[env].stored;
+        let steps_before = stored.min(burn_in + ring.lookback);
+        if steps_before == 0 {
+            return oldest;
+        }
         let mut slot = ring.slot(env, oldest);
-        for skipped in 0..burn_in.min(stored) {
+        for skipped in 0..steps_before {
             if ring.flags[ring.row(env, slot)] & FIRST != 0 {
                 return oldest + skipped as u64;
             }
             slot = ring.slot_after(slot, 1);
         }
-        oldest + burn_in.min(stored) as u64
+        oldest + steps_before as u64
     }
 }

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::{Drawn, ItemStart, StepBuffer, filled};
 use crate::error::Result;
-use crate::gather::copy_in_parts;
 use crate::selector::DrawDistribution;
 
 /// The items or the steps that a buffer had at one moment, without those that were read: environment after environment,
@@ -96,29 +95,5 @@ impl StepBuffer {
             distribution: DrawDistribution::uniform(1),
             ..drawn
         }
-    }
-
-    /// Copies steps, which must still be in the buffer, into one array per column of the ring.
-    ///
-    /// # Errors
-    /// None, as for [`Self::gather`].
-    pub fn gather_steps(&self, starts: &[ItemStart], outputs: Vec<&mut [u8]>) -> Result<()> {
-        let ring = &self.ring;
-        copy_in_parts(
-            starts.len(),
-            outputs,
-            |column, item| item * ring.columns[column].cell_bytes,
-            |range, outputs| {
-                for (column, out) in ring.columns.iter().zip(outputs) {
-                    let cell_bytes = column.cell_bytes;
-                    let cells = out.chunks_exact_mut(cell_bytes.max(1));
-                    for (start, cell) in starts[range.clone()].iter().zip(cells) {
-                        let begin = ring.row(start.env, start.slot) * cell_bytes;
-                        cell.copy_from_slice(&column.bytes[begin..begin + cell_bytes]);
-                    }
-                }
-                Ok(())
-            },
-        )
     }
 }

@@ -2,6 +2,7 @@
 
 use rand_xoshiro::rand_core::SeedableRng;
 
+use super::sequences::gather_steps_from;
 use super::{
     BufferMemory, Drawn, EpisodeColumns, ItemIndex, ItemStart, LiveState, OutputColumn, Ring,
     RingGather, RingItems,
@@ -77,7 +78,7 @@ impl StepBuffer {
             ),
             None => (None, None, None),
         };
-        let ring = Ring::new(options, memory)?;
+        let ring = Ring::new(options, memory)?.with_lookback(gather.lookback());
         Ok(Self {
             index: ItemIndex::new(&ring, options.exponent, priorities)?,
             ring,
@@ -154,7 +155,7 @@ impl StepBuffer {
     pub fn draw(&mut self, n: usize, replacement: bool) -> Result<Drawn> {
         let available = self.index.len();
         if available == 0 {
-            return Err(Error::Unsatisfiable(self.why_empty()));
+            return Err(Error::Unsatisfiable(self.why_empty(&self.items)));
         }
         if !replacement && n > available {
             return Err(Error::Unsatisfiable(format!(
@@ -164,17 +165,18 @@ impl StepBuffer {
         self.index.draw(&self.ring, n, replacement, &mut self.rng)
     }
 
-    fn why_empty(&self) -> String {
+    /// Why there are none of these items.
+    fn why_empty(&self, items: &RingItems) -> String {
         let steps = self.ring.len();
         if steps == 0 {
             return "the replay buffer is empty; add steps before sampling".into();
         }
-        let needed = match self.items {
+        let needed = match *items {
             RingItems::Steps => 1,
             RingItems::Transitions { n_step, .. } => n_step,
             RingItems::Sequences { length, .. } => length,
         };
-        let or_end = match self.items {
+        let or_end = match *items {
             RingItems::Sequences {
                 continues: true, ..
             }
@@ -186,6 +188,62 @@ impl StepBuffer {
             count(steps, "step"),
             count(needed, "consecutive step")
         )
+    }
+
+    /// Draws `n` starts of `length` consecutive steps of an environment with replacement, all equally likely, whatever
+    /// the buffer's items are. The same steps and the same `seed` give the same starts. `length` is at least 1.
+    ///
+    /// # Errors
+    /// [`Error::Unsatisfiable`] if no environment has `length` steps, [`Error::OutOfMemory`].
+    pub fn draw_sequences(&self, n: usize, length: usize, seed: u64) -> Result<Drawn> {
+        let items = RingItems::Sequences {
+            length,
+            burn_in: 0,
+            continues: true,
+        };
+        let mut index = ItemIndex::new(&self.ring, None, None)?;
+        index.update(&self.ring, &items, 0..self.ring.num_envs());
+        if index.len() == 0 {
+            return Err(Error::Unsatisfiable(self.why_empty(&items)));
+        }
+        index.draw(&self.ring, n, true, &mut TableRng::seed_from_u64(seed))
+    }
+
+    /// The start in the slot of this position, whichever step is in that slot now.
+    #[must_use]
+    pub fn start_in_slot_of(&self, env: usize, position: u64) -> ItemStart {
+        #[expect(clippy::cast_possible_truncation, reason = "below `length`")]
+        let slot = (position % self.ring.length() as u64) as usize;
+        ItemStart {
+            env,
+            position,
+            slot,
+        }
+    }
+
+    /// Copies `length` steps from each start on, at most as many as there are slots, into one array per column.
+    ///
+    /// # Errors
+    /// None, as for [`Self::gather`].
+    pub fn gather_sequences(
+        &self,
+        starts: &[ItemStart],
+        length: usize,
+        outputs: Vec<&mut [u8]>,
+    ) -> Result<()> {
+        gather_steps_from(&self.ring, starts, length, outputs)
+    }
+
+    /// Number of slots per environment.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.ring.length()
+    }
+
+    /// Number of steps ever added to an environment, which is the position of its next one.
+    #[must_use]
+    pub fn next_position(&self, env: usize) -> u64 {
+        self.ring.envs[env].added
     }
 
     /// The keys of all items in random order.

@@ -8,7 +8,7 @@ use crate::pages::CopyablePages;
 use crate::sum_tree::{SumTree, Sums};
 
 /// Maximum weight of an item: the sum of 2^32 such weights is finite.
-pub(super) const MAX_WEIGHT: f64 = 1e290;
+pub const MAX_WEIGHT: f64 = 1e290;
 
 /// The weight of a priority. A priority of 0 has weight 0 for every exponent.
 pub(crate) fn weight(priority: f64, exponent: f64) -> f64 {

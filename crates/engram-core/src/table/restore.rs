@@ -242,7 +242,7 @@ fn misfit(key: u64, table: &str, stored_name: &str, error: Error) -> Error {
     let about = |reason: String| {
         format!(
             "stored item {key} does not fit the options given for table `{table}`: {reason}; give options that fit, \
-             or open the directory once without this table and its items: \
+             or delete this table with all its items from the directory: \
              `engram.Store.open(path, drop=[{stored_name:?}])`"
         )
     };

@@ -42,6 +42,7 @@ fn buffer() -> StepBuffer {
         OutputColumn {
             source: OutputSource::All(column),
             cell,
+            stack: None,
         }
     });
     let options = StepBufferOptions {

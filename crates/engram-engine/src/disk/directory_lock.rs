@@ -142,7 +142,9 @@ fn in_use(path: &Path, owner: &str) -> Error {
     Error::Storage(match since_if_this_process(owner) {
         Some(since) => {
             format!(
-                "{path} is already open in this process (since {since}); close that store first"
+                "{path} is in use by this process (since {since}), according to its file `LOCK`: close that store first; if \
+                 this process does not have it open, a process in another container does, or another process reads it: \
+                 try again later"
             )
         }
         None => format!(

@@ -73,10 +73,10 @@ impl RecoveryError {
     pub(super) fn into_error_with_advice(self, files: &dyn Directory, repair: bool) -> Error {
         let advice = match self {
             Self::Unreadable(_) => "",
-            _ if repair => "; repair found nothing to open; restore a copy of the directory",
+            _ if repair => "; repair found nothing to open; replace the directory with a backup",
             Self::NothingLeft(_) => {
-                "; `engram.Store.open(path, repair=True)` would find nothing to open; restore a copy of the \
-                 directory"
+                "; `engram.Store.open(path, repair=True)` would find nothing to open; replace the \
+                 directory with a backup"
             }
             _ => "; `engram.Store.open(path, repair=True)` opens what is left",
         };

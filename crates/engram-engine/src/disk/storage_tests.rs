@@ -57,7 +57,8 @@ fn a_checkpoint_without_the_lock_ends_the_journal() {
     assert!(!first.storage.sink(1).has_ended());
     let error = first.write_checkpoint().unwrap_err().to_string();
     assert!(error.ends_with(NOT_LOCKED), "{error}");
-    // Otherwise, dm-reverb's clients wait for durable removals until the server stops.
+    // A server sends dm-reverb's clients a sample that removes items (`max_times_sampled`) only once the removal is
+    // durable. If the journal did not end, it would hold such samples back until it stops.
     assert!(first.storage.sink(1).has_ended());
     drop(first);
     second.storage.close().unwrap();
@@ -121,7 +122,7 @@ fn a_repair_uses_complete_logs_if_every_checkpoint_is_damaged() {
     assert!(repaired.repaired);
     assert_eq!(sizes(&repaired.tables), [(1, 3)]);
     files.remove(&log_name(1)).unwrap();
-    let expected = "engram.Store.open(path, repair=True)` would find nothing to open; restore a copy of the directory";
+    let expected = "engram.Store.open(path, repair=True)` would find nothing to open; replace the directory with a backup";
     assert_eq!(advice(&files).as_deref(), Some(expected));
     assert!(recover(&files, true, &mut |_, _| {}).is_err());
 }

@@ -110,7 +110,7 @@ fn a_cancelled_sample_returns_its_items() {
         assert!(matches!(error, Error::DeadlineExceeded(_)));
         assert_eq!(
             error.to_string(),
-            "table `replay` yielded 37 of 256 samples within 0.02 s; `replay`: sampling waits: the \
+            "table `replay` had 37 of 256 samples available within 0.02 s; they were returned to it; `replay`: sampling waits: the \
              learner has caught up with the writers, which is as far as Queue allows (37 inserted x 1 sample per \
              insert - 37 sampled = 0)"
         );

@@ -235,11 +235,11 @@ fn sample_requests() -> Vec<Request> {
     ]
 }
 
-/// Returns a chunk of 8 steps with a column of numbers, one of texts, and one that can be compressed.
+/// Returns a chunk of 8 steps with a column of numbers, one of byte strings, and one that can be compressed.
 pub(crate) fn chunk(compression: Compression) -> Arc<Chunk> {
     let layout = Arc::new(Layout {
-        names: Box::new(["number".into(), "text".into(), "zeros".into()]),
-        structure: r#"{"d":[["number",0],["text",0],["zeros",0]]}"#.into(),
+        names: Box::new(["number".into(), "string".into(), "zeros".into()]),
+        structure: r#"{"d":[["number",0],["string",0],["zeros",0]]}"#.into(),
     });
     let cell = |dtype, shape| CellSpec { dtype, shape };
     let schema = Schema {

@@ -230,7 +230,8 @@ async fn a_deadline_error_reports_the_progress_and_returns_items() {
     stream.request_batch(with_deadline.clone()).await;
     let (id, error) = stream.receive_error().await;
     assert_eq!((id, error.code()), (1, Code::DeadlineExceeded));
-    let text = "table `t` yielded 3 of 5 samples within 0.1 s; `t`: ";
+    let text =
+        "table `t` had 3 of 5 samples available within 0.1 s; they were returned to it; `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
     assert_eq!((table.info().stats.size, hidden_items(&table)), (3, 0));
     let smaller = pb::BatchRequest {
@@ -246,7 +247,7 @@ async fn a_deadline_error_reports_the_progress_and_returns_items() {
         .request_batch(pb::BatchRequest { id: 3, ..smaller })
         .await;
     let (_, error) = stream.receive_error().await;
-    let text = "table `t` yielded 0 of 5 samples (at least 1 needed) within 0.1 s; `t`: ";
+    let text = "table `t` had 0 of 5 samples available within 0.1 s (at least 1 needed); `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
 }
 

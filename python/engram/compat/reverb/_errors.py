@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from engram import errors as native
 from engram.compat.reverb.errors import DeadlineExceededError
 
-__all__ = ["is_stopping", "translated"]
+__all__ = ["is_stopping", "translated", "unreachable_text"]
 
 _UNKNOWN_TABLE = re.compile(r"no table `(?P<name>.*?)`; (?P<rest>known tables: .*)", re.DOTALL)
 
@@ -28,6 +28,8 @@ def translated() -> Iterator[None]:
         yield
     except native.DeadlineExceededError as error:
         raise DeadlineExceededError(str(error)) from error
+    except native.UnavailableError as error:
+        raise RuntimeError(unreachable_text(error)) from error
     except native.UnknownTableError as error:
         raise RuntimeError(_not_found_text(str(error))) from error
     except native.EngramError as error:
@@ -39,6 +41,11 @@ def translated() -> Iterator[None]:
 def is_stopping(error: native.ClosedError) -> bool:
     """True if a server ended a waiting call because it is stopping. Another server may replace it."""
     return str(error).endswith(" is stopping")
+
+
+def unreachable_text(error: native.UnavailableError) -> str:
+    """Returns the engine's text, without the argument that only its own client has."""
+    return str(error).replace(" (`reconnect_timeout`)", "")
 
 
 def _not_found_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Imports TensorFlow only on use, and dataset classes that derive from TensorFlow's on first instantiation."""
+"""Imports TensorFlow on first use; makes dataset classes derive from TensorFlow's when they are first instantiated."""
 
 import inspect
 from collections.abc import Callable

@@ -35,11 +35,11 @@ EAGER_ITEMS = 10
 that create items. Reverb's first chunks have one step, so its first items are sent immediately, too."""
 
 MAX_IN_FLIGHT_ITEMS = 1_000_000
-"""Number of sent items that may wait for their tables before an append blocks."""
+"""Number of sent items that may wait for their tables before an append, or the creation of an item, blocks."""
 
 CLOSE_TIMEOUT = 60.0
-"""Seconds that a writer waits for its tables when it is garbage-collected or the process exits. Reverb's waits without
-limit."""
+"""Seconds that a `Writer` or a `StructuredWriter` waits for its tables when it is garbage-collected or the process
+exits. A `TrajectoryWriter` does not wait. Reverb's wait without limit."""
 
 FIRST_PROBE_DELAY, MAX_PROBE_DELAY = 0.5, 5.0
 """Seconds that such a writer waits for its tables before it first probes the server; maximum between two probes."""

@@ -27,7 +27,8 @@ class TableNote(NamedTuple):
     """The content of a note.
 
     Attributes:
-        max_times_sampled: As passed to `Table`, where less than 1 means no limit; None if the note lacks it.
+        max_times_sampled: As passed to `Table`, where less than 1 means no limit; None if there is no note
+            in this form.
         signature: A nest of this package's `TensorSpec`; None allows any data.
         directory: Where the server writes checkpoints; None if the note does not contain it.
     """
@@ -63,7 +64,7 @@ def encode_signature(signature: Any) -> Any:  # noqa: ANN401, a nest, and JSON
 
 
 def decode(note: str | None) -> TableNote:
-    """Returns the content of a note; empty if the table was not created by this package."""
+    """Returns the content of a note; empty if it is None or has another form."""
     try:
         content = json.loads(note or "")["reverb"]
         signature = content["signature"]

@@ -9,7 +9,7 @@ import numpy as np
 
 import engram
 from engram.compat.reverb import _arguments, _nest, _signatures, _table_note
-from engram.compat.reverb._errors import is_stopping, translated
+from engram.compat.reverb._errors import is_stopping, translated, unreachable_text
 from engram.compat.reverb._sending import MAX_IN_FLIGHT_ITEMS, ServerProbe
 from engram.compat.reverb._table_info import signature_of, to_reverb_info
 from engram.compat.reverb.errors import DeadlineExceededError
@@ -375,7 +375,7 @@ class Client:
                     probe.info()
             except engram.errors.UnavailableError as error:
                 raise DeadlineExceededError(
-                    f"ServerInfo call did not complete within provided timeout of {timeout}s: {error}"
+                    f"ServerInfo call did not complete within provided timeout of {timeout}s: {unreachable_text(error)}"
                 ) from error
         with translated():
             infos = self._store.info()

@@ -188,7 +188,10 @@ class TrajectoryWriter:
         return 0 if native is None else native.episode_steps
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:  # noqa: ANN401, a nest
-        """Creates an item. Does not block: the item may reach its table only with the next `flush`.
+        """Creates an item, which may reach its table only with the next `flush`.
+
+        Waits for the server's description of a table that this writer uses for the first time, and while 1,000,000
+        items are in flight; while items of more than 4 MiB are in flight, briefly.
 
         Args:
             table: Name of the table.
@@ -202,7 +205,8 @@ class TrajectoryWriter:
                 table's selector is prioritized; a `TrajectoryColumn` refers to expired steps, another writer's history,
                 or more than one history column; or, with `validate_items`, the table does not exist or the item does
                 not fit its signature. No item is created.
-            RuntimeError: The writer is closed, or, without `validate_items`, the table does not exist.
+            RuntimeError: The writer is closed, the server is unreachable, or, without `validate_items`, the table does
+                not exist.
         """
         columns = self._flattened(trajectory)
         if not all(columns):

@@ -1,0 +1,80 @@
+"""Values on the host and on the default device, and modules whose tensors stay on the host."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+__all__ = ["HostModule", "Ints", "host_ints", "on_default_device", "random_units"]
+
+Ints = npt.NDArray[np.int64]
+
+
+class HostModule(torch.nn.Module):
+    """A module whose buffers stay on the host, with their dtype, whatever `.to()` is called with.
+
+    Args:
+        shared: True to create the buffers in memory that forked processes share.
+    """
+
+    def __init__(self, *, shared: bool = False) -> None:
+        super().__init__()
+        self._shared = shared
+
+    def _add(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, fill: float = 0, *, persistent: bool = True
+    ) -> None:
+        """Registers a buffer."""
+        tensor = torch.zeros(shape, dtype=dtype, device="cpu")  # the system provides the memory on use
+        if fill != 0:
+            tensor.fill_(fill)
+        # Not `register_buffer`, which rejects the names of properties.
+        self._buffers[name] = tensor.share_memory_() if self._shared else tensor
+        if not persistent:
+            self._non_persistent_buffers_set.add(name)
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        """The memory of a buffer."""
+        array: npt.NDArray[Any] = self._buffers[name].numpy()
+        return array
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        *args: Any,  # noqa: ANN401, PyTorch's
+    ) -> None:
+        # Copies even with `assign=True`: other processes refer to the buffers.
+        metadata = {**local_metadata, "assign_to_params_buffers": False}
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "HostModule":  # noqa: FBT001, FBT002, PyTorch's signature
+        del fn, recurse
+        return self
+
+
+def host_ints(what: str, values: Any) -> Ints:  # noqa: ANN401, a tensor or what NumPy converts to an array
+    """Returns integers, given as a tensor of any device or as what NumPy converts, as an int64 array.
+
+    Raises:
+        TypeError: The values are not integers.
+    """
+    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"{what} must be integers; got dtype {array.dtype}")
+    return array.astype(np.int64)
+
+
+def on_default_device(values: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
+    """Returns a tensor on the default device of PyTorch, which `alf.set_default_device` also sets."""
+    tensor = values if isinstance(values, torch.Tensor) else torch.from_numpy(values)
+    return tensor.to(torch.empty(0).device)
+
+
+def random_units(n: int) -> npt.NDArray[np.float64]:
+    """Returns `n` random numbers from 0 to below 1, from PyTorch's generator of the host."""
+    units: npt.NDArray[np.float64] = torch.rand(n, dtype=torch.float64, device="cpu").numpy()
+    return units

@@ -1,0 +1,130 @@
+"""Nests of specs and of tensors."""
+
+from typing import Any
+
+import numpy as np
+import optree
+import torch
+
+from engram._checks import short_repr
+from engram.errors import InvalidArgumentError
+
+__all__ = ["DataSpec"]
+
+
+class DataSpec:
+    """The leaves of a nest of specs: dicts, lists, tuples and namedtuples of objects that have `shape` and `dtype`.
+
+    Args:
+        nest: The nest of specs.
+
+    Attributes:
+        names: Path of each leaf, its parts separated by `.`; `""` if the nest is a single spec.
+        shapes: Shape of each leaf.
+        dtypes: PyTorch's dtype of each leaf.
+
+    Raises:
+        InvalidArgumentError: A leaf has no `shape` or no `dtype` of PyTorch, or two leaves have the same path.
+    """
+
+    def __init__(self, nest: Any) -> None:  # noqa: ANN401, any nest
+        accessors, specs, self._structure = optree.tree_flatten_with_accessor(nest)
+        self.names = [".".join(_part(entry) for entry in accessor) for accessor in accessors]
+        self.shapes: list[tuple[int, ...]] = []
+        self.dtypes: list[torch.dtype] = []
+        for name, spec in zip(self.names, specs, strict=True):
+            shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
+            dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+            if shape is None or not isinstance(dtype, torch.dtype):
+                raise InvalidArgumentError(
+                    f"{_leaf('data_spec', name)} must have a `shape` and a `dtype` of PyTorch, as a TensorSpec has; "
+                    f"got {short_repr(spec)}"
+                )
+            self.shapes.append(tuple(shape))
+            self.dtypes.append(dtype)
+        if len({*self.names}) < len(self.names):
+            raise InvalidArgumentError(f"the paths of `data_spec` must be different; got {self.names}")
+        self._indices: Any = optree.tree_unflatten(self._structure, range(len(specs)))
+
+    def leaves(self, batch: Any, size: int | None = None) -> list[torch.Tensor]:  # noqa: ANN401, any nest
+        """Returns the leaves of a batch, with their own dtypes and devices, without their graphs of gradients.
+
+        Args:
+            batch: A nest of tensors, or of what NumPy converts to arrays, with shapes `[size, ...]`.
+            size: Number of steps; None if the batch may have any.
+
+        Raises:
+            AssertionError: The batch has another number of steps.
+            InvalidArgumentError: The structure, or the shape or dtype of a leaf, does not fit.
+        """
+        try:
+            given: list[Any] = self._structure.flatten_up_to(batch)
+        except ValueError:
+            expected, got = (_describe(each) for each in (self._structure, optree.tree_structure(batch)))
+            text = f"`batch` must have the structure of `data_spec`, {expected}; got {got}"
+            raise InvalidArgumentError(text) from None
+        leaves = []
+        for name, value, shape, dtype in zip(self.names, given, self.shapes, self.dtypes, strict=True):
+            leaf = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+            if leaf.dim() == 0 or tuple(leaf.shape[1:]) != shape:
+                expected = ", ".join(["batch size", *map(str, shape)])
+                raise InvalidArgumentError(f"{_leaf('batch', name)} must have shape [{expected}]; got {[*leaf.shape]}")
+            size = len(leaf) if size is None else size
+            if len(leaf) != size:
+                raise AssertionError(f"{_leaf('batch', name)} must have {size} steps; got {len(leaf)}")
+            _check_dtype(_leaf("batch", name), leaf, dtype)
+            leaves.append(leaf)
+        return leaves
+
+    def field(self, path: str) -> Any:  # noqa: ANN401, any nest
+        """Returns the indices of the leaves at a path: an integer, or a nest of integers.
+
+        Raises:
+            InvalidArgumentError: The path is unknown.
+        """
+        nest = self._indices
+        for part in path.split(".") if path else []:
+            nest = _child(nest, part)
+            if nest is None:
+                raise InvalidArgumentError(f"`field_name`: unknown path {path!r}; known paths: {', '.join(self.names)}")
+        return nest
+
+
+def _part(entry: Any) -> str:  # noqa: ANN401, optree's
+    return str(getattr(entry, "field", entry.entry))
+
+
+def _describe(structure: optree.PyTreeSpec) -> str:
+    return str(structure).removeprefix("PyTreeSpec(").removesuffix(")")
+
+
+def _child(nest: Any, part: str) -> Any:  # noqa: ANN401, any nest
+    """A child of a nest of integers; None if there is none."""
+    if isinstance(nest, dict):
+        children = {str(key): child for key, child in nest.items()}
+    elif isinstance(nest, list | tuple):
+        names = getattr(nest, "_fields", range(len(nest)))
+        children = {str(name): child for name, child in zip(names, nest, strict=True)}
+    else:
+        children = {}
+    return children.get(part)
+
+
+def _leaf(what: str, name: str) -> str:
+    return f"`{name}` of `{what}`" if name else f"`{what}`"
+
+
+def _check_dtype(what: str, leaf: torch.Tensor, dtype: torch.dtype) -> None:
+    """Checks that a dtype can represent values: casting is of the same kind, and integers are in range."""
+    if leaf.dtype == dtype:
+        return
+    if not torch.can_cast(leaf.dtype, dtype):
+        raise InvalidArgumentError(f"{what} must be convertible to {dtype}; got {leaf.dtype}")
+    if dtype.is_floating_point or dtype.is_complex or torch.bool in (dtype, leaf.dtype):
+        return
+    limits, values = torch.iinfo(dtype), leaf.cpu().numpy()  # PyTorch lacks `min` for some dtypes
+    if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
+        raise InvalidArgumentError(
+            f"{what} must be from {limits.min} to {limits.max}, the limits of {dtype}; got values from "
+            f"{values.min()} to {values.max()}"
+        )

@@ -1,0 +1,138 @@
+"""The columns of a replay buffer: the leaves of its items."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from engram import _engram
+from engram._text import column_text
+from engram.compat.tf_agents.replay_buffers._python_calls import GraphInvalidArgumentError, invalid_argument
+
+__all__ = ["Columns"]
+
+_RING_DTYPES = frozenset(
+    {
+        tf.bool,
+        *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
+        *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128),
+    }
+)
+"""The dtypes of columns that a ring stores."""
+
+
+class Columns:
+    """The columns of items, and conversions of items to columns and back.
+
+    Attributes:
+        specs: `tf.TensorSpec` of one item, for each column.
+        batch_size: Number of items that are added together.
+        layout: NumPy's dtype and the shape of one item, for each column.
+    """
+
+    def __init__(self, data_spec: Any, batch_size: int) -> None:  # noqa: ANN401, a nest
+        """Reads the specs of the columns.
+
+        Args:
+            data_spec: Nest of `tf.TensorSpec` that describes one item.
+            batch_size: Number of items that are added together.
+
+        Raises:
+            ValueError: There is no column, or the size of an axis is unknown.
+            TypeError: A leaf is not a spec.
+        """
+        self._data_spec = data_spec
+        self.batch_size = batch_size
+        leaves, names, _ = _engram.flatten(data_spec)
+        self.specs = tf.nest.flatten(data_spec)
+        if not self.specs:
+            raise ValueError("`data_spec` must have at least one tf.TensorSpec; got none")
+        # TensorFlow also flattens types that Engram does not know.
+        known = len(leaves) == len(self.specs) and all(map(lambda a, b: a is b, leaves, self.specs))
+        self._names = names if known else [str(number) for number in range(len(self.specs))]
+        for name, spec in zip(self._names, self.specs, strict=True):
+            if not isinstance(spec, tf.TensorSpec):
+                raise TypeError(f"`data_spec`: {_describe(name)} must be a tf.TensorSpec; got {spec!r}")
+            if not spec.shape.is_fully_defined():
+                raise ValueError(f"`data_spec`: {_describe(name)} must have axes of known size; got {spec.shape}")
+        self.layout = [(np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape)) for spec in self.specs]
+
+    @property
+    def fit_a_ring(self) -> bool:
+        """True if Engram's rings can store all columns."""
+        return _RING_DTYPES.issuperset(spec.dtype for spec in self.specs)
+
+    def with_axes(self, axes: Sequence[int | None]) -> list[Any]:
+        """Returns the specs with further leading axes."""
+        return [tf.TensorSpec([*axes, *spec.shape], spec.dtype) for spec in self.specs]
+
+    def pack(self, leaves: Sequence[Any]) -> Any:  # noqa: ANN401, a nest
+        """Returns the nest of these leaves."""
+        return tf.nest.pack_sequence_as(self._data_spec, leaves)
+
+    def flatten(self, items: Any) -> list[Any]:  # noqa: ANN401, a nest
+        """Returns the leaves of items.
+
+        Raises:
+            ValueError: Their structure is not that of `data_spec`.
+        """
+        try:
+            tf.nest.assert_same_structure(items, self._data_spec)
+        except (TypeError, ValueError) as error:  # a TypeError if types of containers differ
+            raise ValueError(f"`items` must have the structure of `data_spec`: {error}") from None
+        return tf.nest.flatten(items)  # type: ignore[no-any-return]  # TensorFlow has no types
+
+    def arrays(self, leaves: Sequence[Any]) -> list[npt.NDArray[Any]]:
+        """Returns the leaves of items as arrays.
+
+        Raises:
+            ValueError: A dtype cannot be converted.
+            tf.errors.InvalidArgumentError: A shape differs.
+        """
+        arrays = []
+        for leaf, spec, (dtype, shape), name in zip(leaves, self.specs, self.layout, self._names, strict=True):
+            if type(leaf) is np.ndarray and leaf.dtype == dtype:
+                array = leaf
+            else:
+                tensor = (
+                    leaf if isinstance(leaf, tf.Tensor) and leaf.dtype == spec.dtype else _as_tensor(leaf, spec, name)
+                )
+                array = tensor.numpy()
+            if array.shape != (self.batch_size, *shape):
+                raise _wrong_shape(name, array.shape, (self.batch_size, *shape))
+            arrays.append(array)
+        return arrays
+
+    def tensors(self, leaves: Sequence[Any]) -> list[Any]:
+        """Returns the leaves of items as tensors. In a graph, unknown shapes are checked when it is executed.
+
+        Raises:
+            ValueError: A dtype cannot be converted.
+            tf.errors.InvalidArgumentError: A shape differs.
+        """
+        tensors = []
+        for leaf, spec, name in zip(leaves, self.specs, self._names, strict=True):
+            tensor, shape = _as_tensor(leaf, spec, name), (self.batch_size, *spec.shape)
+            if not tensor.shape.is_compatible_with(shape):
+                raise _wrong_shape(name, tensor.shape, shape)
+            tensors.append(tensor if tensor.shape.is_fully_defined() else tf.ensure_shape(tensor, shape))
+        return tensors
+
+
+def _as_tensor(leaf: Any, spec: Any, name: str) -> Any:  # noqa: ANN401, a tensor
+    try:
+        return tf.convert_to_tensor(leaf, spec.dtype)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`items`: {_describe(name)} must be {spec.dtype.name}, or convert to it: {error}") from None
+
+
+def _wrong_shape(name: str, shape: Sequence[int | None], expected: Sequence[int]) -> GraphInvalidArgumentError:
+    return invalid_argument(
+        f"`items`: {_describe(name)} must have shape {list(expected)}, with the batch axis first; got {list(shape)}"
+    )
+
+
+def _describe(name: str) -> str:
+    return f"column {column_text(name)}" if name else "the data"

@@ -1,0 +1,195 @@
+"""Storage of a replay buffer in Engram's ring."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from engram import _engram
+from engram.buffers.items import Steps
+from engram.compat.tf_agents.replay_buffers._columns import Columns
+from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
+from engram.compat.tf_agents.replay_buffers._empty import why_empty
+from engram.compat.tf_agents.replay_buffers._python_calls import call_python, invalid_argument
+from engram.compat.tf_agents.replay_buffers._ring_checkpoint import decode, encode
+from engram.specs import ArraySpec
+
+__all__ = ["RingStorage"]
+
+Array = npt.NDArray[Any]
+
+
+class RingStorage(tf.train.experimental.PythonState):
+    """Stores items in a ring; a checkpoint contains them.
+
+    The ring numbers the steps of a segment without end, but ids begin again after `clear`: a frame is in the ring at the
+    position `first position + id`.
+    """
+
+    def __init__(self, columns: Columns, max_length: int) -> None:
+        self._columns = columns
+        self._max_length = max_length
+        signature = tuple(ArraySpec(shape, dtype) for dtype, shape in columns.layout)
+        items = Steps()._compile(_engram.flatten(signature)[2])  # noqa: SLF001, of this package
+        self._ring = _engram.ReplayBuffer(signature, items, (columns.batch_size, max_length), None, 0)
+        # Position of the item with id 0. It is negative after a restore if that item had been overwritten.
+        self._first_position = 0
+        self._lock = threading.Lock()  # held by calls that must agree on `_first_position` and the ring's steps
+
+    @property
+    def _num_added(self) -> int:
+        """Items per segment that were added since ids began, which is the next id."""
+        return self._ring.next_position(0) - self._first_position
+
+    def _check_not_empty(self, length: int) -> int:
+        """Returns the number of items that were added."""
+        added = self._num_added
+        if length > min(added, self._max_length):
+            raise invalid_argument(why_empty(min(added, self._max_length), length, self._max_length))
+        return added
+
+    def variables(self) -> list[Any]:
+        """Variables: none."""
+        return []
+
+    def add(self, leaves: Sequence[Any]) -> Any:  # noqa: ANN401, an operation
+        """Adds one item to each segment; returns the operation if called in a graph."""
+        if tf.executing_eagerly():
+            self._add(*self._columns.arrays(leaves))
+            return None
+        return call_python(self._add, (), self._columns.tensors(leaves), [])
+
+    def _add(self, *arrays: Array) -> list[Array]:
+        with self._lock:
+            self._ring.add_batch(arrays)
+        return []
+
+    def sample(self, seeds: Any, batch_size: int | None, num_steps: int | None) -> tuple[list[Any], Any, Any]:  # noqa: ANN401, tensors
+        """Draws sequences: the columns, and the ids and probabilities."""
+        batch = [] if batch_size is None else [batch_size]
+        leading = batch if num_steps is None else [*batch, num_steps]
+        specs = [
+            *self._columns.with_axes(leading),
+            tf.TensorSpec(leading, tf.int64),
+            tf.TensorSpec(batch, tf.float32),
+        ]
+        *leaves, ids, probabilities = call_python(self._sample, (batch_size, num_steps), [seeds], specs)
+        return leaves, ids, probabilities
+
+    def _sample(self, batch_size: int | None, num_steps: int | None, seeds: Array) -> list[Any]:
+        n = 1 if batch_size is None else batch_size
+        length = 1 if num_steps is None else num_steps
+        high, low = seeds.tolist()  # 32 bits each
+        with self._lock:
+            self._check_not_empty(length)
+            drawn = self._ring.sample_sequences(n, length, high << 32 | low)
+            first = self._first_position
+        starts = drawn.position().astype(np.int64) - first
+        ids = starts[:, np.newaxis] + np.arange(length)
+        probabilities = drawn.probability().astype(np.float32)
+        arrays = [_without_axes(array, batch_size, num_steps) for array in (*drawn.data, ids)]
+        return [*arrays, probabilities[0] if batch_size is None else probabilities]
+
+    def frames(self) -> Any:  # noqa: ANN401, a tensor
+        """Number of items added to each segment, and the position of the first: int64 `[2]`. There must be an item."""
+        [frames] = call_python(self._frames, (), [], [tf.TensorSpec([2], tf.int64)])
+        return frames
+
+    def _frames(self) -> list[Array]:
+        with self._lock:
+            return [np.array([self._check_not_empty(1), self._first_position])]
+
+    def read(self, frames: Any, part: Part, plan: DeterministicPass) -> tuple[list[Any], Any]:  # noqa: ANN401, tensors
+        """Reads a part of a deterministic pass: the columns, and the numbers of the rows.
+
+        A frame that was overwritten since `frames` was called has newer content.
+
+        Args:
+            frames: The result of `frames` when the pass began.
+            part: What to read.
+            plan: The pass.
+
+        Returns:
+            The columns, and the ids.
+        """
+        specs = [*self._columns.with_axes(plan.axes), tf.TensorSpec(plan.axes, tf.int64)]
+        numbers = tf.stack([frames[1], *part])
+        *leaves, ids = call_python(self._read, (plan.sample_batch_size, plan.num_steps), [numbers], specs)
+        return leaves, ids
+
+    def _read(self, batch_size: int | None, num_steps: int | None, numbers: Array) -> list[Any]:
+        first_position, first_segment, num_segments, first_frame, num_frames = numbers.tolist()
+        segments = np.arange(first_segment, first_segment + num_segments)
+        data = self._read_ring(segments, first_position + first_frame, num_frames)
+        ids = segments[:, np.newaxis] * self._max_length + np.arange(first_frame, first_frame + num_frames)
+        return [_without_axes(array, batch_size, num_steps) for array in (*data, ids)]
+
+    def gather_all(self) -> list[Any]:
+        """Returns all items `[batch_size, T, ...]`."""
+        specs = self._columns.with_axes([self._columns.batch_size, None])
+        return list(call_python(self._read_all, (), [], specs))
+
+    def _read_all(self) -> list[Array]:
+        with self._lock:
+            return self._stored_items(self._num_added)
+
+    def _stored_items(self, num_added: int) -> list[Array]:
+        segments, stored = np.arange(self._columns.batch_size), min(num_added, self._max_length)
+        if stored == 0:
+            return [array[:, :0] for array in self._read_ring(segments, 0, 1)]
+        return self._read_ring(segments, self._first_position + num_added - stored, stored)
+
+    def _read_ring(self, segments: Array, position: int, length: int) -> list[Array]:
+        positions = np.full(len(segments), position % self._max_length, np.uint64)  # the same slots
+        return list(self._ring.read_sequences(segments, positions, length))
+
+    def num_frames(self) -> Any:  # noqa: ANN401, a tensor
+        """Number of items stored, an int64 tensor `[]`."""
+        [number] = call_python(self._num_frames, (), [], [tf.TensorSpec([], tf.int64)])
+        return number
+
+    def _num_frames(self) -> list[Any]:
+        with self._lock:
+            return [np.int64(min(self._num_added, self._max_length) * self._columns.batch_size)]
+
+    def clear(self) -> Any:  # noqa: ANN401, an operation
+        """Removes all items; returns the operation if called in a graph."""
+        operation = call_python(self._clear, (), [], [])
+        return None if tf.executing_eagerly() else operation
+
+    def _clear(self) -> list[Array]:
+        with self._lock:
+            self._ring.clear()
+            self._first_position = self._ring.next_position(0)
+        return []
+
+    def serialize(self) -> bytes:
+        """Returns the items and their numbering, for a checkpoint."""
+        with self._lock:
+            num_added = self._num_added
+            return encode(num_added, self._stored_items(num_added))
+
+    def deserialize(self, string_value: bytes) -> None:
+        """Replaces the items and their numbering by those of a checkpoint.
+
+        Args:
+            string_value: What `serialize` returned.
+
+        Raises:
+            ValueError: It is of a replay buffer with other columns or another batch size, or it is not valid.
+        """
+        num_added, arrays = decode(string_value, self._columns.batch_size, self._columns.layout)
+        with self._lock:
+            self._ring.clear()
+            self._ring.add_steps(tuple(arrays))
+            self._first_position = self._ring.next_position(0) - num_added
+
+
+def _without_axes(array: Array, batch_size: int | None, num_steps: int | None) -> Array:
+    """Returns an array `[B, T, ...]` without the axes whose size is None, which have size 1."""
+    if num_steps is None:
+        array = array[:, 0]
+    return array[0] if batch_size is None else array

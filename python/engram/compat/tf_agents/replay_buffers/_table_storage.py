@@ -1,0 +1,135 @@
+"""Storage of a replay buffer in tables that the caller creates."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from engram.compat.tf_agents.replay_buffers._columns import Columns
+from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
+from engram.compat.tf_agents.replay_buffers._empty import EMPTY, why_empty
+from engram.compat.tf_agents.replay_buffers._python_calls import invalid_argument
+
+__all__ = ["TableStorage"]
+
+
+class TableStorage(tf.Module):
+    """Stores items in a table, and the id of each row in another one.
+
+    Item `id` of a segment is in the row `segment * max_length + id % max_length`.
+    """
+
+    def __init__(self, columns: Columns, data_spec: Any, max_length: int, table_fn: Callable[..., Any]) -> None:  # noqa: ANN401, a nest
+        super().__init__()
+        self._columns = columns
+        self._max_length = max_length
+        capacity = columns.batch_size * max_length
+        self._table = table_fn(data_spec, capacity)
+        self._id_table = table_fn(tf.TensorSpec([], tf.int64, "id"), capacity)
+        self._last_id = tf.Variable(-1, trainable=False, dtype=tf.int64, name="last_id")
+        self._adding = tf.CriticalSection(name="adding")  # one call adds at a time
+
+    def variables(self) -> list[Any]:
+        """Variables of the tables of data and ids, and the last id."""
+        return [*self._table.variables(), *self._id_table.variables(), self._last_id]
+
+    def add(self, leaves: Sequence[Any]) -> Any:  # noqa: ANN401, an operation
+        """Adds one item to each segment; returns the operation if called in a graph."""
+        items = self._columns.pack(self._columns.tensors(leaves))
+
+        def add() -> Any:  # noqa: ANN401, a tensor
+            new_id = self._last_id + 1
+            rows = self._rows(tf.range(self._columns.batch_size, dtype=tf.int64), new_id)
+            ids = tf.fill([self._columns.batch_size], new_id)
+            written = [self._id_table.write(rows, ids), self._table.write(rows, items)]
+            # Last, so that an item whose data cannot be written does not exist.
+            with tf.control_dependencies([each for each in tf.nest.flatten(written) if each is not None]):
+                return tf.identity(self._last_id.assign(new_id))
+
+        added = self._adding.execute(add)
+        return None if tf.executing_eagerly() else tf.group(added)
+
+    def sample(self, seeds: Any, batch_size: int | None, num_steps: int | None) -> tuple[list[Any], Any, Any]:  # noqa: ANN401, tensors
+        """Draws sequences: the columns, and the ids and probabilities."""
+        n = 1 if batch_size is None else batch_size
+        length = 1 if num_steps is None else num_steps
+        added = self._last_id + 1
+        with tf.control_dependencies(self._check_not_empty(added, length)):
+            starts = tf.minimum(added, self._max_length) - (length - 1)  # per segment
+        num_starts = starts * self._columns.batch_size
+        draws = tf.random.stateless_uniform([n], seeds, minval=0, maxval=num_starts, dtype=tf.int64)
+        first = tf.maximum(added - self._max_length, 0) + draws % starts
+        frames = first[:, tf.newaxis] + tf.range(length, dtype=tf.int64)
+        rows = _without_axes(self._rows((draws // starts)[:, tf.newaxis], frames), batch_size, num_steps)
+        batch = [] if batch_size is None else [batch_size]
+        probabilities = tf.fill(batch, 1 / tf.cast(num_starts, tf.float32))
+        leading = batch if num_steps is None else [*batch, num_steps]
+        return self._read_rows(rows, leading), tf.ensure_shape(self._id_table.read(rows), leading), probabilities
+
+    def frames(self) -> Any:  # noqa: ANN401, a tensor
+        """Number of items added to each segment: int64 `[1]`. There must be an item."""
+        added = self._last_id + 1
+        with tf.control_dependencies(self._check_not_empty(added, 1)):
+            return tf.reshape(added, [1])
+
+    def read(self, frames: Any, part: Part, plan: DeterministicPass) -> tuple[list[Any], Any]:  # noqa: ANN401, tensors
+        """Reads a part of a deterministic pass: the columns, and the numbers of the rows.
+
+        Args:
+            frames: The result of `frames` when the pass began. Not used: the row of a frame never changes.
+            part: What to read.
+            plan: The pass.
+
+        Returns:
+            The columns, and the ids.
+        """
+        del frames
+        segments = part.first_segment + tf.range(part.num_segments)[:, tf.newaxis]
+        ids = part.first_frame + tf.range(part.num_frames)
+        rows, ids = (
+            _without_axes(each, plan.sample_batch_size, plan.num_steps)
+            for each in (self._rows(segments, ids), segments * self._max_length + ids)
+        )
+        return self._read_rows(rows, plan.axes), tf.ensure_shape(ids, plan.axes)
+
+    def gather_all(self) -> list[Any]:
+        """Returns all items `[batch_size, T, ...]`."""
+        added = self._last_id + 1
+        segments = tf.range(self._columns.batch_size, dtype=tf.int64)[:, tf.newaxis]
+        rows = self._rows(segments, tf.range(tf.maximum(added - self._max_length, 0), added))
+        return self._read_rows(rows, [self._columns.batch_size, None])
+
+    def num_frames(self) -> Any:  # noqa: ANN401, a tensor
+        """Number of items stored, an int64 tensor `[]`."""
+        return tf.minimum(self._last_id + 1, self._max_length) * self._columns.batch_size
+
+    def clear(self) -> Any:  # noqa: ANN401, an operation
+        """Removes all items; returns the operation if called in a graph."""
+        operation = self._last_id.assign(-1, read_value=False)
+        return None if tf.executing_eagerly() else operation
+
+    def _rows(self, segments: Any, ids: Any) -> Any:  # noqa: ANN401, tensors
+        return segments * self._max_length + ids % self._max_length
+
+    def _read_rows(self, rows: Any, axes: Sequence[int | None]) -> list[Any]:  # noqa: ANN401, tensors
+        leaves = tf.nest.flatten(self._table.read(rows))
+        for leaf, spec in zip(leaves, self._columns.specs, strict=True):
+            leaf.set_shape([*axes, *spec.shape])
+        return leaves  # type: ignore[no-any-return]  # TensorFlow has no types
+
+    def _check_not_empty(self, added: Any, length: int) -> list[Any]:  # noqa: ANN401, tensors
+        """Raises an error if segments have fewer than `length` items; in a graph, returns operations that do so."""
+        stored = tf.minimum(added, self._max_length)
+        if not tf.executing_eagerly():
+            text = f"{EMPTY} `max_length` is {self._max_length}, `num_steps` is {length}, and it has consecutive items:"
+            return [tf.debugging.Assert(stored >= length, [text, stored])]
+        if stored < length:
+            raise invalid_argument(why_empty(int(stored), length, self._max_length))
+        return []
+
+
+def _without_axes(tensor: Any, batch_size: int | None, num_steps: int | None) -> Any:  # noqa: ANN401, tensors
+    """Returns a tensor `[B, T]` without the axes whose size is None, which have size 1."""
+    if num_steps is None:
+        tensor = tensor[:, 0]
+    return tensor[0] if batch_size is None else tensor

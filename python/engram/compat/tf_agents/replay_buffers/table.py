@@ -1,0 +1,131 @@
+"""A table of nested tensors."""
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+from engram._extras import importing_extra
+
+with importing_extra("tensorflow", "engram.compat.tf_agents"):
+    import tensorflow as tf
+
+__all__ = ["Table"]
+
+
+class Table(tf.Module):
+    """Rows of nested tensors in variables.
+
+    A `TFUniformReplayBuffer` has its data in Engram's memory instead, unless it is created with another `table_fn`, or
+    has columns of text.
+    """
+
+    def __init__(self, tensor_spec: Any, capacity: int, scope: str = "Table") -> None:  # noqa: ANN401, a nest
+        """Creates a table of zeros.
+
+        Args:
+            tensor_spec: Nest of `tf.TensorSpec` that describes one row. The names of the specs name the slots; names
+                that repeat get a number. The slot of a spec without a name is `slot`.
+            capacity: Number of rows.
+            scope: Prefix of the names of the variables.
+        """
+        super().__init__()
+        self._scope = scope
+        names: list[str] = []
+        for spec in tf.nest.flatten(tensor_spec):
+            names.append(_unique(spec.name or "slot", names))
+        self._slots = _Untracked(tf.nest.pack_sequence_as(tensor_spec, names))
+        self._variables: dict[str, Any] = {}
+        with tf.name_scope(scope):
+            for name, spec in zip(names, tf.nest.flatten(tensor_spec), strict=True):
+                shape = [int(capacity), *spec.shape]
+                initial = tf.zeros(shape, spec.dtype)
+                self._variables[name] = tf.Variable(initial, trainable=False, name=name, shape=shape, dtype=spec.dtype)
+
+    @property
+    def slots(self) -> Any:  # noqa: ANN401, a nest
+        """Nest with the structure of `tensor_spec` whose leaves are the names of the slots."""
+        return self._slots.value
+
+    def variables(self) -> list[Any]:
+        """The variables of all slots `[capacity, ...]`, in the order of the slots."""
+        return [self._variables[slot] for slot in tf.nest.flatten(self.slots)]
+
+    def read(self, rows: Any, slots: Any = None) -> Any:  # noqa: ANN401, tensors and nests
+        """Returns rows.
+
+        Args:
+            rows: int64 tensor of any shape: the numbers of the rows, from 0.
+            slots: Nest of names of slots. Default: all of them.
+
+        Returns:
+            A nest with the structure of `slots`, of tensors `[*rows.shape, ...]`.
+
+        Raises:
+            ValueError: A slot is unknown.
+            tf.errors.InvalidArgumentError: A row is out of range.
+        """
+        with tf.name_scope(self._scope):
+            rows = tf.convert_to_tensor(rows, tf.int64)
+            return tf.nest.map_structure(lambda slot: tf.gather(self._variable(slot), rows), self._or_all(slots))
+
+    def write(self, rows: Any, values: Any, slots: Any = None) -> Any:  # noqa: ANN401, tensors and nests
+        """Replaces rows.
+
+        Args:
+            rows: int64 tensor of any shape: the numbers of the rows, from 0. If a row repeats, any of its values stays.
+            values: Nest with the structure of `slots`, of tensors `[*rows.shape, ...]`; a value without the axes of
+                `rows` is written to each of them.
+            slots: Nest of names of slots. Default: all of them.
+
+        Returns:
+            None if called eagerly, otherwise the operation.
+
+        Raises:
+            ValueError: A slot is unknown, or the structures or dtypes differ.
+            tf.errors.InvalidArgumentError: A row is out of range, or a shape differs.
+        """
+        slots = self._or_all(slots)
+        _check_structure(values, slots)
+        with tf.name_scope(self._scope):
+            rows = tf.convert_to_tensor(rows, tf.int64)
+            written = [
+                self._write(self._variable(slot), rows, value)
+                for slot, value in zip(tf.nest.flatten(slots), tf.nest.flatten(values), strict=True)
+            ]
+        return None if tf.executing_eagerly() else tf.group(*written)
+
+    @staticmethod
+    def _write(variable: Any, rows: Any, value: Any) -> Any:  # noqa: ANN401, TensorFlow's
+        value = tf.convert_to_tensor(value, variable.dtype)
+        if value.shape.rank == variable.shape.rank - 1 and rows.shape.rank != 0:
+            value = tf.broadcast_to(value, tf.concat([tf.shape(rows), variable.shape[1:]], 0))
+        return variable.scatter_update(tf.IndexedSlices(value, rows))
+
+    def _or_all(self, slots: Any) -> Any:  # noqa: ANN401, a nest
+        return self.slots if slots is None else slots
+
+    def _variable(self, slot: str) -> Any:  # noqa: ANN401, a variable
+        if slot not in self._variables:
+            known = ", ".join(self._variables)
+            raise ValueError(f"slots: unknown slot {slot!r}; the table has {known}")
+        return self._variables[slot]
+
+
+class _Untracked:
+    """A value that `tf.Module` does not replace by a container of its own."""
+
+    def __init__(self, value: Any) -> None:  # noqa: ANN401, any value
+        self.value = value
+
+
+def _unique(name: str, used: Sequence[str]) -> str:
+    """Returns the name, with a number if it is used."""
+    numbered = (f"{name}_{number}" if number else name for number in count())
+    return next(each for each in numbered if each not in used)
+
+
+def _check_structure(values: Any, slots: Any) -> None:  # noqa: ANN401, nests
+    try:
+        tf.nest.assert_same_structure(values, slots)
+    except TypeError as error:  # containers of different types
+        raise ValueError(str(error)) from error
