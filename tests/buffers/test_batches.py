@@ -1,5 +1,6 @@
 """Batches: nests, memory, dtypes, `out`; what keys, `repr` and threads do."""
 
+import inspect
 import sys
 import threading
 from typing import NamedTuple
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from support import raises, wait_until
 
-from engram import ArraySpec, selectors
+from engram import ArraySpec, Store, selectors
 from engram.buffers import BufferBatch, ReplayBuffer, Sequences, Steps, Transitions
 from engram.errors import SignatureError
 
@@ -172,6 +173,28 @@ def test_scans():
     assert batch.info.priority is None
     # Scans have made no random choices.
     assert buffer.sample(20).info.key.tolist() == twin.sample(20).info.key.tolist()
+
+
+def test_the_batches_of_a_scan_are_as_large_as_those_of_a_store():
+    buffer = ReplayBuffer(600, 2, seed=0)
+    buffer.add_steps({"x": np.arange(600).reshape(2, 300)})
+    assert [len(batch) for batch in buffer.scan()] == [256, 256, 88]
+    parameters = [inspect.signature(scan).parameters for scan in (ReplayBuffer.scan, Store.scan)]
+    assert parameters[0]["batch_size"].default == parameters[1]["batch_size"].default == 256
+
+
+def test_a_scan_has_the_items_of_its_beginning_and_the_priorities_of_each_batch():
+    buffer = ReplayBuffer(10, sampler=selectors.Prioritized(1.0), seed=0)
+    buffer.add_steps({"x": np.arange(4)[None]})
+    scan, epoch = buffer.scan(2), buffer.epoch(2)
+    buffer.add({"x": 4})
+    buffer.update_priorities([0, 2, 4], [5.0, 6.0, 7.0])
+    first = next(scan)
+    assert (first.info.key.tolist(), first.info.priority.tolist()) == ([0, 1], [5.0, 1.0])
+    buffer.update_priorities([0, 2], [8.0, 9.0])
+    [second] = scan
+    assert (second.info.key.tolist(), second.info.priority.tolist()) == ([2, 3], [9.0, 1.0])
+    assert sorted(key for batch in epoch for key in batch.info.key.tolist()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("steps", [False, True])

@@ -398,7 +398,8 @@ def test_a_closed_buffer_refuses_all_calls(tmp_path):
     for storage in (None, MappedFile(tmp_path / "file")):
         buffer = ReplayBuffer(10, sampler=PRIORITIZED, storage=storage, seed=0)
         buffer.add({"x": 1})
-        add, epoch = buffer.add, buffer.epoch(1)
+        add, epoch, scan = buffer.add, buffer.epoch(1), buffer.scan(1, steps=True)
+        native = buffer._native
         buffer.close()
         buffer.close()
         assert repr(buffer) == "ReplayBuffer(closed, Steps(), Prioritized(exponent=0.5))"
@@ -408,8 +409,12 @@ def test_a_closed_buffer_refuses_all_calls(tmp_path):
             lambda buffer=buffer: buffer.add_steps({"x": np.zeros((1, 100_000), np.int64)}),
             lambda buffer=buffer: buffer.sample(1),
             lambda epoch=epoch: next(epoch),
+            lambda scan=scan: next(scan),
             lambda buffer=buffer: buffer.epoch(1),
             lambda buffer=buffer: buffer.scan(1),
+            lambda native=native: native.sample_sequences(1, 1, 0),
+            lambda native=native: native.read_sequences(np.array([0]), np.array([0], np.uint64), 1),
+            lambda native=native: native.next_position(0),
             lambda buffer=buffer: buffer.update_priorities([0], [1.0]),
             buffer.end_episodes,
             buffer.clear,
@@ -422,10 +427,33 @@ def test_a_closed_buffer_refuses_all_calls(tmp_path):
         for call in calls:
             with raises(ClosedError, "the replay buffer is closed"):
                 call()
-    with ReplayBuffer(10) as buffer:
+
+
+def test_a_closed_buffer_without_columns_refuses_all_calls(tmp_path):
+    ReplayBuffer(10, seed=0, signature={"x": ArraySpec((), "int64")}).save(tmp_path / "save")
+    with ReplayBuffer(10, sampler=PRIORITIZED, storage=MappedFile(tmp_path / "file")) as buffer:
         pass
-    with raises(ClosedError, "the replay buffer is closed"):
-        buffer.add({"x": 1})
+    for call in [
+        lambda: buffer.add({"x": 1}),
+        lambda: buffer.add_batch({"x": np.zeros(1, np.int64)}),
+        lambda: buffer.add_steps({"x": np.zeros((1, 3), np.int64)}),
+        lambda: buffer.sample(1),
+        lambda: buffer.epoch(1),
+        lambda: buffer.scan(1),
+        lambda: buffer.update_priorities([0], [1.0]),
+        buffer.end_episodes,
+        buffer.clear,
+        lambda: len(buffer),
+        lambda: buffer.num_items,
+        lambda: buffer.save(tmp_path / "other"),
+        lambda: buffer.restore(tmp_path / "save"),
+        buffer.flush,
+    ]:
+        with raises(ClosedError, "the replay buffer is closed"):
+            call()
+    buffer.close()
+    assert repr(buffer) == "ReplayBuffer(closed, Steps(), Prioritized(exponent=0.5))"
+    assert [each.name for each in tmp_path.iterdir()] == ["save"]
 
 
 def test_a_flush_needs_a_file():

@@ -175,8 +175,8 @@ class ReplayBuffer:
             InvalidArgumentError: An environment is out of range or repeated.
             ClosedError: The buffer is closed.
         """
-        if self._native is not None:
-            self._native.end_episodes(env_ids=env_ids)
+        if (native := self._open_native()) is not None:
+            native.end_episodes(env_ids=env_ids)
         elif env_ids is not None:
             _engram.check_env_ids(env_ids, self._num_envs)
 
@@ -202,9 +202,9 @@ class ReplayBuffer:
         _checks.boolean("`replacement`", replacement)
         if not replacement and isinstance(self._sampler, Prioritized):
             raise InvalidArgumentError("`replacement` must be True with a Prioritized sampler; got False")
-        if self._native is None:
+        if (native := self._open_native()) is None:
             raise UnsatisfiableError("the replay buffer is empty; add steps before sampling")
-        return BufferBatch(self._native.sample(size, bool(replacement), out))
+        return BufferBatch(native.sample(size, bool(replacement), out))
 
     def epoch(self, batch_size: int, *, drop_last: bool = False) -> Iterator[BufferBatch]:
         """Iterates over all current items once, in random order, with 8 bytes of memory per item.
@@ -226,18 +226,20 @@ class ReplayBuffer:
         """
         size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
         _checks.boolean("`drop_last`", drop_last)
-        if self._native is None:
+        if (native := self._open_native()) is None:
             return iter(())
-        return _batches(self._native.epoch(), size, drop_last=drop_last)
+        return _batches(native.epoch(), size, drop_last=drop_last)
 
-    def scan(self, batch_size: int, *, steps: bool = False) -> Iterator[BufferBatch]:
-        """Iterates over all current items once, in order: environment after environment, oldest first.
+    def scan(self, batch_size: int = 256, *, steps: bool = False) -> Iterator[BufferBatch]:
+        """Iterates over all items once, in order: environment after environment, oldest first.
 
-        Unlike `sample` and `epoch`, it makes no random choices, so that later samples do not depend on it. Items that
-        are overwritten meanwhile are left out, and new ones are not included.
+        Unlike `sample` and `epoch`, it makes no random choices, so that later samples do not depend on it. The items
+        are those that the buffer has during this call: later ones are not included. A scan holds none of them: each
+        batch is read when it is returned, with the priorities of that moment, and without the items that were
+        overwritten or removed meanwhile.
 
         Args:
-            batch_size: Number of items per batch, `B`; the last batch may have fewer.
+            batch_size: Maximum number of items per batch, `B`. Only the last batch has fewer.
             steps: If True, iterate over all stored steps, as they were added, instead of over items. There are more of
                 them: those with which no item begins yet are included.
 
@@ -251,9 +253,9 @@ class ReplayBuffer:
         """
         size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
         _checks.boolean("`steps`", steps)
-        if self._native is None:
+        if (native := self._open_native()) is None:
             return iter(())
-        return _batches(self._native.scan(bool(steps)), size, drop_last=False)
+        return _batches(native.scan(bool(steps)), size, drop_last=False)
 
     def update_priorities(self, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
         """Sets the priorities of items. Keys of items that are no longer in the buffer are skipped.
@@ -279,7 +281,8 @@ class ReplayBuffer:
                 "priorities need a Prioritized sampler; create the buffer with `sampler=selectors.Prioritized(...)`"
             )
         checked = key_array(keys), priority_array(priorities)
-        return 0 if self._native is None else self._native.update_priorities(*checked)
+        native = self._open_native()
+        return 0 if native is None else native.update_priorities(*checked)
 
     def clear(self) -> None:
         """Removes all steps. The columns stay, with their memory; keys are not used again.
@@ -289,8 +292,8 @@ class ReplayBuffer:
         Raises:
             ClosedError: The buffer is closed.
         """
-        if self._native is not None:
-            self._native.clear()
+        if (native := self._open_native()) is not None:
+            native.clear()
 
     def save(self, path: str | PathLike[str]) -> int:
         """Saves the buffer to a file: its steps, their positions, episodes and priorities, and the random state.
@@ -312,11 +315,11 @@ class ReplayBuffer:
             ClosedError: The buffer is closed.
         """
         file = _checks.file("`path`", path)
-        if self._native is None:
+        if (native := self._open_native()) is None:
             raise UnsatisfiableError(
                 "the replay buffer has no columns to save yet; add a step first, or create it with `signature`"
             )
-        return self._native.save(file)
+        return native.save(file)
 
     def restore(self, path: str | PathLike[str]) -> None:
         """Fills this buffer from a file that `save` has written; no step may have been added to it before.
@@ -346,10 +349,9 @@ class ReplayBuffer:
         """
         saved = _engram.SavedBuffer(_checks.file("`path`", path))
         with self._first_add_lock:
-            if self._native is not None:
-                self._native.restore(saved)
+            if (native := self._open_native()) is not None:
+                native.restore(saved)
             else:
-                self._check_open()
                 self._start(self._create(saved.signature()), "restore", saved)
 
     def flush(self) -> None:
@@ -367,8 +369,8 @@ class ReplayBuffer:
             raise InvalidArgumentError(
                 "`flush` needs a buffer in a file; create it with `storage=MappedFile(...)`, or use `save`"
             )
-        if self._native is not None:
-            self._native.flush()
+        if (native := self._open_native()) is not None:
+            native.flush()
 
     def close(self) -> None:
         """Flushes the buffer, closes its file and releases all memory. Can be called more than once.
@@ -396,7 +398,8 @@ class ReplayBuffer:
     @property
     def num_items(self) -> int:
         """Number of items that `sample` chooses among."""
-        return 0 if self._native is None else self._native.sizes()[1]
+        native = self._open_native()
+        return 0 if native is None else native.sizes()[1]
 
     @property
     def capacity(self) -> int:
@@ -410,7 +413,8 @@ class ReplayBuffer:
 
     def __len__(self) -> int:
         """Number of steps in the buffer."""
-        return 0 if self._native is None else self._native.sizes()[0]
+        native = self._open_native()
+        return 0 if native is None else native.sizes()[0]
 
     def __repr__(self) -> str:
         environments = "" if self._num_envs == 1 else f", {counted(self._num_envs, 'environment')}"
@@ -422,10 +426,11 @@ class ReplayBuffer:
             f"{counted(self.num_items, 'item')}, {settings})"
         )
 
-    def _check_open(self) -> None:
-        """Checks that a buffer without columns is not closed; the native buffer checks it otherwise."""
-        if self._is_closed:
+    def _open_native(self) -> _engram.ReplayBuffer | None:
+        """Returns the native buffer, which checks in each call that it is open; None if there are no columns yet."""
+        if self._native is None and self._is_closed:
             raise ClosedError("the replay buffer is closed")
+        return self._native
 
     def _create(self, signature: Any) -> _engram.ReplayBuffer:  # noqa: ANN401, a nest
         """Returns the native buffer for steps of this signature."""
@@ -442,10 +447,9 @@ class ReplayBuffer:
     def _add(self, method: str, steps: Any, num_leading_axes: int, **environments: Any) -> None:  # noqa: ANN401
         """Calls a method of the native buffer, which is created at the first step."""
         with self._first_add_lock:
-            if self._native is not None:
-                getattr(self._native, method)(steps, **environments)
+            if (native := self._open_native()) is not None:
+                getattr(native, method)(steps, **environments)
             else:
-                self._check_open()
                 self._start(self._create(derive_signature(steps, num_leading_axes)), method, steps, **environments)
 
     def _start(self, native: _engram.ReplayBuffer, method: str, data: Any, **environments: Any) -> None:  # noqa: ANN401

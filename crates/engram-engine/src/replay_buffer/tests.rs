@@ -65,7 +65,11 @@ fn open(case: Case, path: &Path, boot: &str) -> Result<ReplayBuffer> {
         } else {
             OutputSource::First(column)
         };
-        OutputColumn { source, cell }
+        OutputColumn {
+            source,
+            cell,
+            stack: None,
+        }
     });
     let sequences = RingItems::Sequences {
         length: 2,
