@@ -25,7 +25,7 @@ ENDINGS = st.sampled_from([(False, False)] * 5 + [(True, False), (False, True), 
 class Pair:
     """A buffer and its model, to which the same is done."""
 
-    def __init__(self, length, num_envs, items, sampler, frames=0, storage=None):
+    def __init__(self, length, num_envs, items, sampler, *, frames=0, storage=None):
         prioritized = isinstance(sampler, selectors.Prioritized)
         transforms = [FrameStack("obs", frames), FrameStack("pixels", frames)] if frames else ()
         self.options = {
@@ -126,7 +126,7 @@ class Pair:
         found = [
             (env, position, {name: column[index] for name, column in batch.data.items()})
             for batch in scanned
-            for index, (env, position) in enumerate(zip(batch.info.env_id.tolist(), batch.info.position.tolist()))
+            for index, (env, position) in enumerate(zip(batch.info.env_id, batch.info.position, strict=True))
         ]
         assert [(env, position) for env, position, _ in found] == steps
         for env, position, step in found:
@@ -180,7 +180,7 @@ def run(sampler, data, storage):
     frames = data.draw(st.sampled_from([0, 0, 2, 3, 4]))
     length = items._max_steps + max(frames - 1, 0) + data.draw(st.integers(0, 8))
     num_envs = data.draw(st.integers(1, 3))
-    pair, ever = Pair(length, num_envs, items, sampler, frames, storage), {0, 1, 2**40}
+    pair, ever = Pair(length, num_envs, items, sampler, frames=frames, storage=storage), {0, 1, 2**40}
     for _ in range(data.draw(st.integers(1, 12))):
         action = data.draw(st.integers(0, 9))
         if action == 0:
