@@ -160,7 +160,7 @@ def test_first_values_set_the_dtype(client, writer):
             "Tensor of incompatible shape provided for column ('a',). Got [2,3] which is incompatible with [2].",
         ),
         ({"b": 1.0}, ValueError, "Tensor of wrong dtype provided for column ('b',). Got double but expected int64."),
-        ({"new": 1, "b": object()}, TypeError, "it contains an object of type object"),
+        ({"new": 1, "b": int}, TypeError, "it contains an object of type type"),
         ({"new": np.datetime64("2020-01-01")}, TypeError, "the dtype datetime64[D] is not supported"),
         ({"a": {"x": 1}}, ValueError, "a step has a dict at ('a',), but earlier steps have a leaf"),
         ([1], ValueError, "a step has a list at the top level, but earlier steps have a dict"),

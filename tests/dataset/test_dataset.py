@@ -288,7 +288,8 @@ def test_inserts_replace_items_that_a_dataset_has_fetched(open_store):
     fill(store, "t", [2])
     wait_until(lambda: store.info()["t"].hidden_items == 2)
     blocked = (
-        "`t`: sampling waits: all 2 items have reached `max_times_sampled`, and readers still hold them; insert new "
+        "`t`: sampling waits: all 2 items have reached `max_times_sampled`, and datasets, or `sample` calls that "
+        "wait for more items, still hold them; insert new "
         "items (if the table is full, continue to read from the datasets first), or close the datasets"
     )
     assert store.info()["t"].blocked == blocked

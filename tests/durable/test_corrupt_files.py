@@ -27,7 +27,7 @@ def sample(request, tmp_path_factory):
     return path, state(path)
 
 
-ADVICE = "; `engram.Store.open(path, repair=True)` opens what is left"
+ADVICE = "; `engram.Store.open(path, repair=True)` opens what can still be read (an empty store if nothing can)"
 
 
 def sample_store(how):

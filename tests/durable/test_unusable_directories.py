@@ -35,7 +35,7 @@ def sample_store(how):
     return pytest.mark.parametrize("sample", [how], indirect=True, ids=[how.__name__])
 
 
-ADVICE = "; `engram.Store.open(path, repair=True)` opens what is left"
+ADVICE = "; `engram.Store.open(path, repair=True)` opens what can still be read (an empty store if nothing can)"
 
 
 def expect_open_error(path, text, error=StorageError):

@@ -104,7 +104,8 @@ def test_errors_of_create_item_have_the_hint(store):
         with pytest.raises(SignatureError, match=f"`signed`.*{HINT}$"):
             writer.create_item("signed", num_steps=1)
         text = "column `obs/0` of the trajectory must be a slice of the writer's history, such as "
-        with raises(SignatureError, text + 'writer.history["obs"][-2:]; got ColumnHistory' + HINT):
+        in_steps = "; lists are nests: wrap the list in numpy.asarray in the steps, to store one array column"
+        with raises(SignatureError, text + 'writer.history["obs"][-2:]; got ColumnHistory' + in_steps):
             writer.create_item("any", trajectory={"obs": writer.history["obs"][-2:]})
 
 

@@ -241,7 +241,13 @@ impl Signature {
         else {
             return String::new();
         };
-        let Some(only_item_has_axis) = actual.extra_time_axis(spec) else {
+        // A column that matches without a time axis shows that the signature has none.
+        let other_matches = pairs
+            .clone()
+            .any(|(actual, spec)| actual.len.is_none() && actual.matches(spec));
+        let Some(only_item_has_axis) =
+            (actual.extra_time_axis(spec)).filter(|only_item| *only_item || !other_matches)
+        else {
             let [expected, got] = [
                 (spec.dtype, spec.format_axes()),
                 (actual.cell.dtype, actual.format_axes()),
@@ -265,8 +271,8 @@ impl Signature {
             )
         } else {
             format!(
-                "{names} {have} no time axis, but the signature has one; add the axis to the item, or \
-                 remove the first size of {shape} in the signature"
+                "{names} {have} one axis fewer than the signature; if the first size of {shape} there is the \
+                 number of steps, add that axis to the item; otherwise remove it from the signature"
             )
         }
     }
@@ -417,13 +423,26 @@ mod tests {
              signature with the number of steps, or with None (in a TOML file `?`) for any number; signature: `n` \
              float32[], `x` float32[3]; item: `n` float32[5], `x` float32[5,3]"
         );
-        let signature = [("n", FLOAT, &[][..]), ("x", FLOAT, &[None, Some(3)])];
-        let item = [("n", None, FLOAT, &[][..]), ("x", None, FLOAT, &[3])];
+        let signature = [("x", FLOAT, &[None, Some(3)][..])];
+        assert_eq!(
+            problem(&signature, &[("x", None, FLOAT, &[3])]).unwrap(),
+            "column `x` has one axis fewer than the signature; if the first size of its shape there is the number \
+             of steps, add that axis to the item; otherwise remove it from the signature; signature: `x` \
+             float32[?,3]; item: `x` float32[3]"
+        );
+    }
+
+    #[test]
+    fn a_column_with_an_axis_too_few_has_no_missing_time_axis_if_another_column_matches() {
+        let signature = [
+            ("action", FLOAT, &[Some(1)][..]),
+            ("obs", FLOAT, &[Some(4)]),
+        ];
+        let item = [("action", None, FLOAT, &[][..]), ("obs", None, FLOAT, &[4])];
         assert_eq!(
             problem(&signature, &item).unwrap(),
-            "column `x` has no time axis, but the signature has one; add the axis to the item, or remove \
-             the first size of its shape in the signature; signature: `n` float32[], `x` float32[?,3]; \
-             item: `n` float32[], `x` float32[3]"
+            "column `action` must be float32[1]; got float32[]; signature: `action` float32[1], `obs` float32[4]; \
+             item: `action` float32[], `obs` float32[4]"
         );
     }
 }

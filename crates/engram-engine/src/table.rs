@@ -433,9 +433,9 @@ impl Table {
                         size => (format!("all {size} items have"), "them"),
                     };
                     format!(
-                        "sampling waits: {have} reached `max_times_sampled`, and readers still hold {them}; \
-                         insert new items (if the table is full, continue to read from the datasets first), or close \
-                         the datasets"
+                        "sampling waits: {have} reached `max_times_sampled`, and datasets, or `sample` calls that wait \
+                         for more items, still hold {them}; insert new items (if the table is full, continue to read \
+                         from the datasets first), or close the datasets"
                     )
                 })
             });

@@ -491,11 +491,9 @@ impl ReplayBuffer {
     }
 
     /// The position that the next step of an environment will have.
-    fn next_position(&self, py: Python<'_>, env_id: i64) -> PyResult<u64> {
-        let env = usize::try_from(env_id).ok();
-        let env = env.and_then(|id| self.envs.get(id));
-        let env = env.ok_or_else(|| unknown_env(py, "`env_id`", self.num_envs(), env_id))?;
-        self.reading(py, 0, |buffer| Ok(buffer.next_position(*env)))
+    fn next_position(&self, env_id: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let env = read_env_id(env_id.py(), Some(env_id), &self.envs)?;
+        self.reading(env_id.py(), 0, |buffer| Ok(buffer.next_position(env)))
     }
 
     /// Number of steps, and number of items.

@@ -20,7 +20,9 @@ use serde_json::Value;
 
 use crate::errors;
 use crate::history::TrajectoryColumn;
-pub(crate) use array_hint::{with_array_hint, with_array_hint_for};
+pub(crate) use array_hint::{
+    with_array_hint, with_array_hint_for, with_array_hint_of, with_history_hint,
+};
 use explore::{explore, list_of, registered_children};
 use text::node_from_json;
 pub(crate) use text::{merge, prune};

@@ -11,11 +11,13 @@ use crate::batched_writer::env_cell;
 use crate::errors;
 use crate::leaf::{Leaf, bytes_of, is_masked_array};
 use crate::step_flattener::structure_differs;
-use crate::structure::{Leaves, Structure, with_array_hint};
+use crate::structure::{Leaves, Structure, with_array_hint_of};
 
 /// Structure and cells of one of the nests that a step consists of.
 #[derive(Debug)]
 pub(crate) struct Nest {
+    /// Name of the argument.
+    name: &'static str,
     pub(crate) structure: Structure,
     pub(crate) cells: Vec<CellSpec>,
 }
@@ -24,21 +26,18 @@ impl Nest {
     /// Reads a nest of arrays `[num_envs, ...]`. `name` is the name of the argument.
     pub(crate) fn of<'py>(
         nest: &Bound<'py, PyAny>,
-        name: &str,
+        name: &'static str,
         envs: usize,
     ) -> PyResult<(Self, Vec<Bound<'py, PyUntypedArray>>)> {
-        let (mut structure, values) =
-            Structure::of(nest).map_err(|error| with_array_hint(error, nest))?;
-        for leaf_name in &mut structure.names {
-            *leaf_name = if leaf_name.is_empty() {
-                name.into()
-            } else {
-                format!("{name}/{leaf_name}")
-            };
-        }
+        let (structure, values) = structure_of(nest, name)?;
         let (arrays, cells) = read_arrays(&values, &structure.names, envs)
-            .map_err(|error| with_array_hint(error, nest))?;
-        Ok((Self { structure, cells }, arrays))
+            .map_err(|error| with_hint(error, nest, name))?;
+        let nest = Self {
+            name,
+            structure,
+            cells,
+        };
+        Ok((nest, arrays))
     }
 
     /// Appends the arrays of a nest of the same structure, dtypes and shapes to `arrays`.
@@ -51,11 +50,12 @@ impl Nest {
         let py = nest.py();
         let mut values = Leaves::new();
         if !self.structure.flatten(nest, &mut values)? {
-            let (given, _) = Structure::of(nest)?;
+            let (given, _) = structure_of(nest, self.name)?;
             let error = structure_differs(py, "a writer", &given.names, &self.structure.names);
-            return Err(with_array_hint(error, nest));
+            return Err(with_hint(error, nest, self.name));
         }
-        let (read, cells) = read_arrays(&values, &self.structure.names, envs)?;
+        let (read, cells) = read_arrays(&values, &self.structure.names, envs)
+            .map_err(|error| with_hint(error, nest, self.name))?;
         arrays.extend(read);
         let columns = self.cells.iter().zip(&cells).zip(&self.structure.names);
         for ((known, given), name) in columns {
@@ -68,6 +68,24 @@ impl Nest {
         }
         Ok(())
     }
+}
+
+/// The structure and the leaves of an argument. The names of its columns begin with that of the argument.
+fn structure_of<'py>(nest: &Bound<'py, PyAny>, name: &str) -> PyResult<(Structure, Leaves<'py>)> {
+    let (mut structure, values) = Structure::of(nest)?;
+    for leaf_name in &mut structure.names {
+        *leaf_name = if leaf_name.is_empty() {
+            name.into()
+        } else {
+            format!("{name}/{leaf_name}")
+        };
+    }
+    Ok((structure, values))
+}
+
+/// Adds the hint about lists of numbers to an error about columns of an argument.
+fn with_hint(error: PyErr, nest: &Bound<'_, PyAny>, name: &str) -> PyErr {
+    with_array_hint_of(error, nest, |nest| structure_of(nest, name))
 }
 
 /// Reads arrays `[num_envs, ...]`, and the dtypes and shapes of one environment's parts.

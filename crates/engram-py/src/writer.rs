@@ -14,7 +14,7 @@ use crate::history::{ColumnHistory, TrajectoryColumn};
 use crate::sender::Sender;
 use crate::step_flattener::{StepEffects, StepFlattener, StepLeaf};
 use crate::store::Store;
-use crate::structure::{Structure, with_array_hint, with_array_hint_for};
+use crate::structure::{Structure, with_array_hint, with_array_hint_for, with_history_hint};
 use crate::{arguments, errors};
 
 /// Writes steps, and creates items of slices of their history.
@@ -161,7 +161,7 @@ impl TrajectoryState {
     ) -> PyErr {
         let error = errors::to_py(py, error);
         match (trajectory, self.steps.structure()) {
-            (Some(nest), _) => with_array_hint(error, nest),
+            (Some(nest), _) => with_history_hint(error, nest),
             (None, Some(structure)) => {
                 let cells = &self.recorder.schema().cells;
                 let is_number = |leaf| {
@@ -304,7 +304,7 @@ impl TrajectoryWriter {
             (Some(tree), None) => {
                 let (layout, columns) = state
                     .layout(tree)
-                    .map_err(|error| with_array_hint(error, tree))?;
+                    .map_err(|error| with_history_hint(error, tree))?;
                 let mut selections = Vec::with_capacity(columns.len());
                 for (column, name) in columns.iter().zip(&layout.names) {
                     let column = column.get();

@@ -78,7 +78,10 @@ impl RecoveryError {
                 "; `engram.Store.open(path, repair=True)` would find nothing to open; replace the \
                  directory with a backup"
             }
-            _ => "; `engram.Store.open(path, repair=True)` opens what is left",
+            _ => {
+                "; `engram.Store.open(path, repair=True)` opens what can still be read (an empty store if \
+                  nothing can)"
+            }
         };
         let UnusableData(reason) = self.into();
         Error::Storage(format!("{}: {reason}{advice}", files.path().display()))

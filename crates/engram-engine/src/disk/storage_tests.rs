@@ -116,7 +116,7 @@ fn a_repair_uses_complete_logs_if_every_checkpoint_is_damaged() {
         let text = error.into_error_with_advice(files, false).to_string();
         text.split_once("; `").map(|(_, advice)| advice.to_owned())
     };
-    let expected = "engram.Store.open(path, repair=True)` opens what is left";
+    let expected = "engram.Store.open(path, repair=True)` opens what can still be read (an empty store if nothing can)";
     assert_eq!(advice(&files).as_deref(), Some(expected));
     let repaired = recover(&files, true, &mut |_, _| {}).unwrap();
     assert!(repaired.repaired);

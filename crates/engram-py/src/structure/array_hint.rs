@@ -4,30 +4,63 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 
-use super::{Node, Structure};
+use super::{Leaves, Node, Structure};
 use crate::errors;
 use crate::history::ColumnHistory;
 
 /// Adds the hint to an error about a list of numbers in the nest.
 #[cold]
 pub(crate) fn with_array_hint(error: PyErr, nest: &Bound<'_, PyAny>) -> PyErr {
+    with_array_hint_of(error, nest, Structure::of)
+}
+
+/// Like `with_array_hint`, for errors with other names of the columns: those that `parse` returns.
+#[cold]
+pub(crate) fn with_array_hint_of<'py>(
+    error: PyErr,
+    nest: &Bound<'py, PyAny>,
+    parse: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<(Structure, Leaves<'py>)>,
+) -> PyErr {
     let py = nest.py();
     if !errors::is_about_columns(py, &error) {
         return error;
     }
-    let (structure, leaves) = match Structure::of(nest) {
+    let (structure, leaves) = match parse(nest) {
         Ok(parsed) => parsed,
         Err(raised) => return errors::replace_ordinary_error(py, raised, || error),
     };
-    // In a trajectory, the history of a column takes the place of the number that each step has in this column.
     let is_number = |leaf: usize| {
-        leaves.get(leaf).is_some_and(|value| {
-            value.cast::<PyFloat>().is_ok()
-                || value.cast::<PyInt>().is_ok()
-                || value.cast::<ColumnHistory>().is_ok()
-        })
+        leaves
+            .get(leaf)
+            .is_some_and(|value| value.cast::<PyFloat>().is_ok() || value.cast::<PyInt>().is_ok())
     };
     with_array_hint_for(py, error, &structure, is_number)
+}
+
+/// Adds the hint to an error about a trajectory that has a list of histories, each of one number of the steps.
+#[cold]
+pub(crate) fn with_history_hint(error: PyErr, trajectory: &Bound<'_, PyAny>) -> PyErr {
+    let py = trajectory.py();
+    if !errors::is_about_columns(py, &error) {
+        return error;
+    }
+    let (structure, leaves) = match Structure::of(trajectory) {
+        Ok(parsed) => parsed,
+        Err(raised) => return errors::replace_ordinary_error(py, raised, || error),
+    };
+    let is_history = |leaf: usize| {
+        leaves
+            .get(leaf)
+            .is_some_and(|value| value.cast::<ColumnHistory>().is_ok())
+    };
+    match list_of_numbers(py, &error, &structure, is_history) {
+        Err(raised) => errors::replace_ordinary_error(py, raised, || error),
+        Ok(None) => with_array_hint(error, trajectory),
+        Ok(Some(_)) => {
+            let hint = "; lists are nests: wrap the list in numpy.asarray in the steps, to store one array column";
+            errors::append_text(py, error, hint)
+        }
+    }
 }
 
 /// Adds the hint to an error about a list of the structure whose leaves are all numbers. `is_number` returns whether
@@ -42,10 +75,26 @@ pub(crate) fn with_array_hint_for(
     if !errors::is_about_columns(py, &error) {
         return error;
     }
-    let text = match errors::str(error.value(py)) {
-        Ok(text) => text,
-        Err(raised) => return errors::replace_ordinary_error(py, raised, || error),
-    };
+    match list_of_numbers(py, &error, structure, is_number) {
+        Err(raised) => errors::replace_ordinary_error(py, raised, || error),
+        Ok(None) => error,
+        Ok(Some(list)) => {
+            let hint = format!(
+                "; lists are nests: wrap {list} in numpy.asarray to store one array column"
+            );
+            errors::append_text(py, error, &hint)
+        }
+    }
+}
+
+/// The list of numbers that an error is about, as a text for the hint.
+fn list_of_numbers(
+    py: Python<'_>,
+    error: &PyErr,
+    structure: &Structure,
+    is_number: impl Fn(usize) -> bool,
+) -> PyResult<Option<String>> {
+    let text = errors::str(error.value(py))?;
     let mut lists = Vec::new();
     structure
         .root
@@ -55,13 +104,8 @@ pub(crate) fn with_array_hint_for(
         let name = structure.names.get(first_leaf).map_or("", String::as_str);
         name.rsplitn(levels + 1, '/').nth(levels)
     });
-    let list = match paths.find(|path| is_about_list(&text, *path)) {
-        Some(Some(path)) => format!("`{path}`"),
-        Some(None) => "the list".into(),
-        None => return error,
-    };
-    let hint = format!("; lists are nests: wrap {list} in numpy.asarray to store one array column");
-    errors::append_text(py, error, &hint)
+    let list = paths.find(|path| is_about_list(&text, *path));
+    Ok(list.map(|path| path.map_or("the list".into(), |path| format!("`{path}`"))))
 }
 
 /// True if an error text is about the list at this path: names a column of the list as a cause, or states that a value

@@ -282,7 +282,14 @@ impl ScanStream {
 
     /// Reserves memory of the budget for replies that are not read.
     async fn reserve(&self, bytes: usize) -> Result<Reservation, Status> {
-        with_idle_timeout(self.state.lease_timeout, self.connection.reserve(bytes)).await
+        let limit = self.state.lease_timeout;
+        timeout(limit, self.connection.reserve(bytes)).await.map_err(|_| {
+            Status::deadline_exceeded(format!(
+                "for {} s (`lease_timeout`), the server had no memory for a batch of the scan, because replies to other \
+                 requests were not read: begin the scan again, or use a smaller `batch_size`",
+                limit.as_secs_f64()
+            ))
+        })
     }
 
     /// Sends a message. False if the client is gone.
@@ -362,7 +369,7 @@ impl OpenScan {
     }
 }
 
-/// Waits until the client sends a request or reads its replies, or other connections leave memory for the reply.
+/// Waits until the client sends a request or reads its replies.
 ///
 /// # Errors
 /// The status that the stream ends with if this takes longer than a scan may be idle.

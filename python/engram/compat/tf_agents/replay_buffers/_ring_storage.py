@@ -25,8 +25,8 @@ Array = npt.NDArray[Any]
 class RingStorage(tf.train.experimental.PythonState):
     """Stores items in a ring; a checkpoint contains them.
 
-    The ring numbers the steps of a segment without end, but ids begin again after `clear`: a frame is in the ring at the
-    position `first position + id`.
+    The ring numbers the steps of a segment without end, but ids begin again after `clear`: a frame is in the ring at
+    the position `first position + id`.
     """
 
     def __init__(self, columns: Columns, max_length: int) -> None:
