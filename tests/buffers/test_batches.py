@@ -166,6 +166,7 @@ def test_scans():
     assert first.info.priority.tolist() == [1.0, 7.0, 1.0]
     assert first.info.probability.tolist() == [1.0] * 3
     assert first.importance_weights(0.5).tolist() == [1.0] * 3
+    assert first.importance_weights(0.5, normalize=None).tolist() == [1.0] * 3
     [batch] = buffer.scan(100, steps=True)
     assert sorted(batch.data) == ["next_obs", "reward", "terminated", "truncated"]
     assert batch.data["next_obs"].tolist() == [0, 1, 2, 3, 10, 11, 12, 13]

@@ -14,7 +14,7 @@ from support import raises, run_python
 
 from engram import ArraySpec, Store, Table, selectors
 from engram.buffers import MappedFile, ReplayBuffer, Sequences, Steps, Transitions
-from engram.errors import ClosedError, InvalidArgumentError, SignatureError, StorageError
+from engram.errors import ClosedError, InvalidArgumentError, PriorityError, SignatureError, StorageError
 
 PRIORITIZED = selectors.Prioritized(0.5)
 
@@ -94,6 +94,47 @@ def test_clear_and_ends_of_episodes_are_kept(tmp_path):
     buffer = opened()
     buffer.add(step)
     assert {key: item["num_steps"] for key, item in items_by_key(buffer).items()} == {5: 3, 6: 2, 7: 1}
+
+
+def test_priorities_of_items_that_the_end_of_an_episode_completes_are_kept(tmp_path):
+    def opened():
+        items = Transitions(n_step=3, discount=1.0)
+        return ReplayBuffer(12, items=items, sampler=PRIORITIZED, storage=MappedFile(tmp_path / "file"), seed=0)
+
+    buffer = opened()
+    for number in range(3):
+        buffer.add(row(number))
+    buffer.end_episodes()
+    buffer.update_priorities([0, 1, 2], [2.0, 3.0, 4.0])
+    del buffer
+    assert priorities_by_key(opened()) == {0: 2.0, 1: 3.0, 2: 4.0}
+
+
+def test_priorities_of_steps_that_a_uniform_buffer_removes_are_lost(tmp_path):
+    options = {"capacity": 6, "storage": MappedFile(tmp_path / "file"), "seed": 0}
+    with ReplayBuffer(**options, sampler=PRIORITIZED) as buffer:
+        buffer.add_steps({"x": np.arange(6)[None]})
+        buffer.update_priorities(np.arange(6), [5.0] * 6)
+    with ReplayBuffer(**options) as buffer:
+        buffer.clear()
+    with ReplayBuffer(**options, sampler=PRIORITIZED) as buffer:
+        buffer.add({"x": 6})
+        buffer.update_priorities([6], [0.5])
+        buffer.add({"x": 7})
+        assert priorities_by_key(buffer) == {6: 0.5, 7: 0.5}
+
+
+def test_priorities_must_be_allowed_with_the_exponent(tmp_path):
+    options = {"capacity": 6, "storage": MappedFile(tmp_path / "file"), "seed": 0}
+    with ReplayBuffer(**options, sampler=PRIORITIZED) as buffer:
+        buffer.add_steps({"x": np.arange(3)[None]})
+        buffer.update_priorities([1], [1e200])
+    text = r"its weight, `priority \*\* 2` .* must be at most 1e290; got inf"
+    for _ in range(2):
+        with pytest.raises(PriorityError, match=text):
+            ReplayBuffer(**options, sampler=selectors.Prioritized(2.0))
+    with ReplayBuffer(**options, sampler=PRIORITIZED) as buffer:
+        assert priorities_by_key(buffer) == {0: 1.0, 1: 1e200, 2: 1.0}
 
 
 def test_items_and_samplers_may_change(tmp_path):

@@ -67,6 +67,7 @@ class ReplayBuffer:
         SignatureError: The columns of `signature` are not supported, or not those that `items` needs. With a file that
             exists: they are not those of the file.
         OutOfMemoryError: The memory for the columns of `signature` cannot be reserved.
+        PriorityError: The weight of a priority in the file, `priority ** exponent`, is above 1e290.
         StorageError: The file cannot be created, for example because the disk is full; it is damaged, not that of a
             buffer, or in use.
     """
