@@ -184,6 +184,17 @@ def test_a_file_is_created_when_the_columns_are_known(tmp_path, monkeypatch):
     assert len(ReplayBuffer(10, storage=MappedFile(tmp_path / "other"))) == 0
 
 
+def test_an_invalid_first_step_does_not_remove_the_file_of_another_buffer(tmp_path):
+    path = tmp_path / "file"
+    buffer = ReplayBuffer(20, 2, storage=MappedFile(path))
+    numbered(path, 3).close()  # in another process, for example
+    for _ in range(2):
+        with raises(InvalidArgumentError, "`env_id` must be from 0 to 1; got 5"):
+            buffer.add({"x": 1}, env_id=5)
+    buffer.add({"x": 1}, env_id=1)
+    assert len(buffer) == 7
+
+
 def test_saves_are_restored_into_files(tmp_path):
     in_memory = ReplayBuffer(30, 2, sampler=PRIORITIZED, seed=1)
     in_memory.add_steps({"x": np.arange(40).reshape(2, 20)})
