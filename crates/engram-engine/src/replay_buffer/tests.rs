@@ -279,3 +279,34 @@ fn steps_that_are_not_flushed_survive_the_end_of_the_process_only() {
     drop(buffer);
     assert_eq!(open(case, &file.0, "").unwrap().env_steps(0).stored, 0);
 }
+
+#[test]
+fn no_flush_succeeds_after_a_sync_has_failed() {
+    let file = TemporaryFile::new("failed-sync");
+    let case = Case {
+        num_envs: 1,
+        length: 100,
+        exponent: None,
+        has_episodes: true,
+    };
+    let mut buffer = open(case, &file.0, "one").unwrap();
+    add(&mut buffer, 0, 30);
+    flush(&mut buffer);
+    add(&mut buffer, 0, 20);
+    let begun = buffer.begin_flush().unwrap();
+    let failed = || Err(Error::Storage("the disk is broken".into()));
+    let error = buffer.finish_flush(begun, failed()).unwrap_err();
+    assert_eq!(error.to_string(), "the disk is broken");
+    // The system may have lost what it could not write, and not report that again.
+    let begun = buffer.begin_flush().unwrap();
+    let synced = begun.sync();
+    assert!(synced.is_ok());
+    let error = buffer.finish_flush(begun, synced).unwrap_err();
+    assert_eq!(error.to_string(), "the disk is broken");
+    let error = buffer.close().unwrap_err();
+    assert_eq!(error.to_string(), "the disk is broken");
+    assert!(buffer.check_open().is_err());
+    drop(buffer);
+    let buffer = open(case, &file.0, "two").unwrap();
+    assert_eq!(buffer.env_steps(0).stored, 30);
+}
