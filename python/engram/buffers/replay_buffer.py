@@ -398,7 +398,11 @@ class ReplayBuffer:
 
     @property
     def num_items(self) -> int:
-        """Number of items that `sample` chooses among."""
+        """Number of items that `sample` chooses among.
+
+        Raises:
+            ClosedError: The buffer is closed.
+        """
         native = self._open_native()
         return 0 if native is None else native.sizes()[1]
 
