@@ -287,6 +287,7 @@ def work():
     expect_forked_error("replay buffer", lambda: buffer.add({{"x": 1}}))
     expect_forked_error("replay buffer", buffer.flush)
     expect_forked_error("replay buffer", buffer.close)
+    buffer.__exit__(None, None, None)  # the end of a `with` block, which the child leaves to the parent
     try:
         ReplayBuffer(20, storage=storage)
     except StorageError:
