@@ -1,8 +1,9 @@
-"""`python -m benchmarks.buffers`: compares `engram.buffers.ReplayBuffer` with cpprb and with `numpy.take`.
+"""`python -m benchmarks.buffers`: compares `engram.buffers.ReplayBuffer` with the buffers of other libraries.
 
-The engines run one after the other, each in a process of its own. Figures are medians over the runs of the processor
-time per call, which depends less on what else the machine does; ratios are medians over the runs of the ratio within a
-run.
+They are cpprb, TorchRL and flashbax; `numpy.take` shows the cost of copying alone. The engines run one after the other,
+each in a process of its own. Figures are medians over the runs; ratios are medians over the runs of the ratio within a
+run. On one core, the processor time per call is measured, which depends less on what else the machine does; on two,
+the elapsed time.
 """
 
 import argparse
@@ -13,27 +14,38 @@ import subprocess
 
 from benchmarks import peers
 
-ENGINES = ("engram", "cpprb", "numpy")
+LIBRARIES = ("cpprb", "torchrl", "flashbax")
+ENGINES = ("engram", *LIBRARIES, "numpy")
 TARGETS = {
-    "add one": 3.0,
-    "add 64": 2.0,
-    "uniform 32": 2.0,
-    "uniform 256": 2.0,
-    "sample and update 256": 5.0,
-    "update 256 after a sample": 1.0,
-    "update 256 without samples": 1.0,
-    "uniform 4096 into `out`": 0.5,
+    "add one": ("best", 3.0),
+    "add 64": ("best", 2.0),
+    "uniform 32": ("cpprb", 2.0),
+    "uniform 256": ("cpprb", 2.0),
+    "uniform 4096": ("flashbax", 2.0),
+    "uniform 4096 into `out`": ("numpy", 0.5),
+    "sample and update 256": ("best", 5.0),
+    "update 256 after a sample": ("cpprb", 1.0),
+    "update 256 without samples": ("cpprb", 1.0),
+    "Atari 256 into `out`": ("numpy", 0.95),
+    "Atari 256 into `out`, 2 cores": ("numpy", 1.0),
 }
-"""How many times as fast as cpprb, or as `numpy.take` for the last one, the buffer should be."""
+"""The engine to compare with, or the fastest library, and how many times as fast the buffer should be."""
 
 
 def run(engine: str, steps: int, calls: int) -> dict[str, float]:
     """Runs an engine once; returns the microseconds per call of each workload."""
-    python = peers.python_of("cpprb" if engine == "cpprb" else "engram")
-    command = [python, "-m", "benchmarks.workers.buffer_worker", engine, str(steps), str(calls)]
+    figures: dict[str, float] = {}
+    python = peers.python_of(engine)
     environment = os.environ | {"PYTHONPATH": str(peers.ROOT / "python")}
-    done = subprocess.run(command, cwd=peers.ROOT, env=environment, capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout))
+    for cores in (1, 2):
+        arguments = [engine, str(steps if cores == 1 else 10_000), str(calls), str(cores)]
+        command = [python, "-m", "benchmarks.workers.buffer_worker", *arguments]
+        done = subprocess.run(command, cwd=peers.ROOT, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            msg = f"{engine} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+            raise RuntimeError(msg)
+        figures |= json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def main() -> None:
@@ -47,17 +59,20 @@ def main() -> None:
     for number in range(arguments.runs):
         peers.log(f"run {number + 1} of {arguments.runs}")
         runs.append({engine: run(engine, arguments.steps, arguments.calls) for engine in ENGINES})
-    print("| workload | Engram | cpprb 11 | `numpy.take` | times as fast as the peer | target |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print("| workload | Engram | cpprb 11 | TorchRL 0.14 | flashbax 0.1.3 | `numpy.take` | times as fast as | target |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in runs[0]["engram"]:
         cells = [name]
         for engine in ENGINES:
             values = [each[engine][name] for each in runs if name in each[engine]]
             cells.append(f"{statistics.median(values):.2f} us" if values else "")
-        peer = next((engine for engine in ENGINES[1:] if name in runs[0][engine]), "")
-        ratios = [each[peer][name] / each["engram"][name] for each in runs]
-        target = TARGETS.get(name)
-        cells += [f"{statistics.median(ratios):.2f}", f"{target:g}" if target else ""]
+        peer, target = TARGETS.get(name, ("best", None))
+        rivals = [library for library in LIBRARIES if name in runs[0][library]] or ["numpy"]
+        rivals = rivals if peer == "best" else [peer]
+        ratios = [min(each[rival][name] for rival in rivals) / each["engram"][name] for each in runs]
+        known = all(rival in runs[0] and name in runs[0][rival] for rival in rivals)
+        shown = "the best library" if peer == "best" and rivals != ["numpy"] else rivals[0]
+        cells += [f"{statistics.median(ratios):.2f} {shown}" if known else "", f"{target:g}" if target else ""]
         print("| " + " | ".join(cells) + " |")
 
 

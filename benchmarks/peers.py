@@ -9,7 +9,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bench"
 PINS = Path(__file__).resolve().parent / "peers"
-PEERS = ("reverb", "cpprb", "ale")  # ale is not an engine: it records the frames of Pong that the engines store
+PEERS = (
+    "reverb",
+    "cpprb",
+    "torchrl",
+    "flashbax",
+    "ale",
+)  # ale is not an engine: it records the frames of Pong that the engines store
 # Created by `make frameworks`.
 MADE = {
     "frameworks": ROOT / ".venv-frameworks" / "bin" / "python",
