@@ -25,6 +25,8 @@ NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 SLOW ?= $(filter true,$(CI))
 MARKERS := $(if $(SLOW),, and not slow)
 PYTEST_ARGS ?=
+# One process per core; a process that has no tests left takes over some of another one's.
+PARALLEL := -n auto --dist worksteal
 FRAMEWORKS := .venv-frameworks
 OUTSIDE := .venv-outside
 DEMO_ARGS ?=
@@ -113,16 +115,16 @@ endif
 .PHONY: test-python
 test-python: .venv/.built ## Run the Python tests, including the demo's smoke test
 	@echo "==> Python tests"
-	@$(BIN)/python -m pytest -m "not frameworks and not interop$(MARKERS)" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not frameworks and not interop$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: frameworks
 frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made .venv/.built ## Run the tests that need PyTorch or TensorFlow
 	@echo "==> Python tests with frameworks"
 	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
-		$(FRAMEWORKS)/bin/python -m pytest -m "frameworks$(MARKERS)" $(PYTEST_ARGS)
+		$(FRAMEWORKS)/bin/python -m pytest -m "frameworks$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
 	@echo "==> Tests of datasets with the oldest TensorFlow"
 	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
-		$(OUTSIDE)/bin/python -m pytest tests/compat tests/data -m "frameworks and not torch and not slow" $(PYTEST_ARGS)
+		$(OUTSIDE)/bin/python -m pytest tests/compat tests/data -m "frameworks and not torch and not slow" $(PARALLEL) $(PYTEST_ARGS)
 
 # The tests of Acme and TF-Agents that use Reverb, as their packages contain them. Some of TF-Agents' start processes.
 OUTSIDE_TESTS := acme/adders/reverb/episode_test.py acme/adders/reverb/sequence_test.py \

@@ -1,12 +1,14 @@
 """Soft actor-critic on Pendulum.
 
     python examples/sac.py
+    python examples/sac.py --buffer
 
 Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications": two critics, and a temperature that is adjusted
 so that the policy keeps an entropy of minus the number of action dimensions.
 """
 
 import argparse
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,7 +19,8 @@ import numpy as np
 import optax
 
 import engram
-from engram.gymnasium import Transitions, VectorWriter
+from engram import buffers
+from engram.gymnasium import BufferWriter, Transitions, VectorWriter
 
 TARGET_RETURN = -250.0
 """Mean return of 20 episodes at which the task counts as solved; a random policy has about -1,200."""
@@ -27,6 +30,7 @@ STEPS = 5_000  # calls of `envs.step`, which steps all environments
 WARM_UP = 250  # steps with random actions before the first update
 UPDATES_PER_STEP = 2
 BATCH_SIZE = 128
+CAPACITY = 20_000
 DISCOUNT = 0.98
 AVERAGE_RATE = 0.01  # share of the critics that each update adds to the target critics
 REWARD_DIVISOR = 8
@@ -104,7 +108,22 @@ def update(
     return networks, averaged, opt_state
 
 
-def train(seed: int) -> float:
+def store_replay(envs: Any, seed: int) -> tuple[VectorWriter, Callable[[], Any]]:
+    """Returns a writer to a table of a store, and a function that samples a batch from it."""
+    items = Transitions("replay", discount=DISCOUNT)
+    table = engram.Table("replay", max_size=CAPACITY, signature=items.signature(envs))
+    store = engram.Store([table], seed=seed)
+    return VectorWriter(store, envs, [items]), lambda: store.sample("replay", BATCH_SIZE, timeout=10).data
+
+
+def buffer_replay(envs: Any, seed: int) -> tuple[BufferWriter, Callable[[], Any]]:
+    """Returns a writer to a replay buffer, and a function that samples a batch from it."""
+    items = buffers.Transitions(discount=DISCOUNT)
+    buffer = buffers.ReplayBuffer(CAPACITY, NUM_ENVS, items=items, seed=seed)
+    return BufferWriter(buffer, envs), lambda: buffer.sample(BATCH_SIZE).data
+
+
+def train(seed: int, *, use_buffer: bool = False) -> float:
     """Trains until the mean return of 20 episodes reaches `TARGET_RETURN`, or for `STEPS` steps. Returns it."""
     rng = np.random.default_rng(seed)
     key, *keys = jax.random.split(jax.random.key(seed), 4)
@@ -114,33 +133,31 @@ def train(seed: int) -> float:
     target_critics = networks.critics
     opt_state = OPTIMIZER.init(eqx.filter(networks, eqx.is_array))
 
-    items = Transitions("replay", discount=DISCOUNT)
-    table = engram.Table("replay", max_size=20_000, signature=items.signature(envs))
-    with engram.Store([table], seed=seed) as store, VectorWriter(store, envs, [items]) as writer:
-        obs, info = envs.reset(seed=seed)
-        writer.reset(obs, info)
-        # `returns` is of the running episodes, `finished` of those that ended, after a placeholder.
-        returns, finished = np.zeros(NUM_ENVS), [-2_000.0]
-        for step in range(STEPS):
-            if step < WARM_UP:
-                actions = rng.uniform(-MAX_TORQUE, MAX_TORQUE, (NUM_ENVS, 1)).astype(np.float32)
-            else:
-                key, act_key = jax.random.split(key)
-                actions = MAX_TORQUE * np.asarray(act(networks.policy, obs, act_key))
-            obs, rewards, terminated, truncated, info = envs.step(actions)
-            writer.step(actions, obs, rewards, terminated, truncated, info)
+    writer, sample = (buffer_replay if use_buffer else store_replay)(envs, seed)
+    obs, info = envs.reset(seed=seed)
+    writer.reset(obs, info)
+    # `returns` is of the running episodes, `finished` of those that ended, after a placeholder.
+    returns, finished = np.zeros(NUM_ENVS), [-2_000.0]
+    for step in range(STEPS):
+        if step < WARM_UP:
+            actions = rng.uniform(-MAX_TORQUE, MAX_TORQUE, (NUM_ENVS, 1)).astype(np.float32)
+        else:
+            key, act_key = jax.random.split(key)
+            actions = MAX_TORQUE * np.asarray(act(networks.policy, obs, act_key))
+        obs, rewards, terminated, truncated, info = envs.step(actions)
+        writer.step(actions, obs, rewards, terminated, truncated, info)
 
-            returns += rewards
-            ended = terminated | truncated
-            finished += returns[ended].tolist()
-            returns[ended] = 0
-            if np.mean(finished[-20:]) >= TARGET_RETURN:
-                break
+        returns += rewards
+        ended = terminated | truncated
+        finished += returns[ended].tolist()
+        returns[ended] = 0
+        if np.mean(finished[-20:]) >= TARGET_RETURN:
+            break
 
-            for _ in range(UPDATES_PER_STEP if step >= WARM_UP else 0):
-                batch = store.sample("replay", BATCH_SIZE, timeout=10).data
-                key, update_key = jax.random.split(key)
-                networks, target_critics, opt_state = update(networks, target_critics, opt_state, batch, update_key)
+        for _ in range(UPDATES_PER_STEP if step >= WARM_UP else 0):
+            key, update_key = jax.random.split(key)
+            batch = sample()
+            networks, target_critics, opt_state = update(networks, target_critics, opt_state, batch, update_key)
     envs.close()
     return float(np.mean(finished[-20:]))
 
@@ -149,7 +166,9 @@ def main() -> None:
     """Trains with the options of the command line, and prints the mean return."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    print(f"mean return: {train(parser.parse_args().seed):.0f}")
+    parser.add_argument("--buffer", action="store_true", help="use a replay buffer instead of a table of a store")
+    options = parser.parse_args()
+    print(f"mean return: {train(options.seed, use_buffer=options.buffer):.0f}")
 
 
 if __name__ == "__main__":

@@ -226,3 +226,29 @@ def assert_same_items(batch, expected):
             column = batch.data[name]
             assert column.dtype == np.asarray(value).dtype, name
             np.testing.assert_array_equal(column[index], value, err_msg=f"{name} of {key}")
+
+
+def items_by_key(buffer):
+    """All items by key."""
+    found = {}
+    for batch in buffer.epoch(100):
+        for index, key in enumerate(batch.info.key.tolist()):
+            found[key] = {name: column[index].tolist() for name, column in batch.data.items()}
+    return found
+
+
+def priorities_by_key(buffer):
+    return {
+        key: priority
+        for batch in buffer.epoch(100)
+        for key, priority in zip(batch.info.key.tolist(), batch.info.priority.tolist(), strict=True)
+    }
+
+
+def all_steps(buffer):
+    """All steps of a buffer by environment and position."""
+    found = {}
+    for batch in buffer.scan(1000, steps=True):
+        places = zip(batch.info.env_id.tolist(), batch.info.position.tolist(), strict=True)
+        found |= {place: {name: column[i] for name, column in batch.data.items()} for i, place in enumerate(places)}
+    return found

@@ -24,7 +24,7 @@ FRAMEWORKS = {"frameworks": ("tensorflow",), "torch": ("torch",), "jax": ("jax",
 
 
 hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)
-hypothesis.settings.register_profile("slow", max_examples=500, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("slow", max_examples=200, deadline=None, derandomize=True)
 hypothesis.settings.load_profile("slow" if IN_CI else "fast")
 
 

@@ -31,7 +31,7 @@ def blocks(text):
 PAGES_WITH_CODE = [page for page in PAGES if list(blocks(page.read_text(encoding="utf-8")))]
 
 
-PAGES_WITH_TORCH = {"coming-from-alf.md"}
+PAGES_WITH_TORCH = {"coming-from-alf.md", "coming-from-torchrl.md"}
 
 
 def page_param(page):

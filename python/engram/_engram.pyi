@@ -10,8 +10,8 @@ __all__ = [
     "Batch",
     "BatchedWriter",
     "BufferBatch",
+    "BufferReader",
     "ColumnHistory",
-    "Epoch",
     "PatternWriter",
     "PriorityTree",
     "ReplayBuffer",
@@ -30,6 +30,7 @@ __all__ = [
     "flatten",
     "import_reverb",
     "inspect",
+    "mapped_signature",
     "names",
     "set_long_wait",
     "unflatten",
@@ -46,6 +47,7 @@ def flatten(tree: Any) -> tuple[list[Any], list[str], str]: ...  # leaves, their
 # The checkpoint's directory, the number of items by table, notes.
 def import_reverb(store: Store, path: str) -> tuple[Path, dict[str, int], list[str]]: ...
 def inspect(path: str) -> dict[str, Any]: ...
+def mapped_signature(path: str) -> Any: ...  # of the steps in the file of a buffer; None if there is no file
 def names(structure: str) -> list[str]: ...  # names of the leaves
 def unflatten(structure: str, leaves: list[Any]) -> Any: ...
 
@@ -96,10 +98,10 @@ class ReplayBuffer:
         cls,
         signature: Any,
         items: Any,  # an engram.buffers.items.CompiledItems
-        num_envs: int,
-        length: int,
+        size: tuple[int, int],  # number of environments, and steps of each
         sampler: Any,  # an engram.buffers.items.CompiledSampler
         seed: int,
+        path: str | None = None,  # of the file that the steps are in
     ) -> ReplayBuffer: ...
     def add(self, step: Any, *, env_id: int | None = None) -> None: ...
     def add_batch(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None: ...
@@ -118,11 +120,15 @@ class ReplayBuffer:
         length: int,
         out: Any | None = None,
     ) -> Any: ...
-    def epoch(self) -> Epoch: ...
+    def epoch(self) -> BufferReader: ...
+    def scan(self, of_steps: bool) -> BufferReader: ...
     def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int: ...
     def clear(self) -> None: ...
     def save(self, path: str) -> int: ...
     def restore(self, saved: SavedBuffer) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+    def discard(self) -> None: ...  # closes it; removes its file if it did not exist before
     def next_position(self, env_id: int) -> int: ...  # of the next step
     def sizes(self) -> tuple[int, int]: ...  # number of steps, number of items
 
@@ -142,7 +148,7 @@ class SavedBuffer:
     def signature(self) -> Any: ...  # of a step
 
 @final
-class Epoch:
+class BufferReader:
     def next(self, batch_size: int) -> BufferBatch | None: ...  # None: all items were returned
 
 @final

@@ -1,5 +1,6 @@
 """Batches: nests, memory, dtypes, `out`; what keys, `repr` and threads do."""
 
+import inspect
 import sys
 import threading
 from typing import NamedTuple
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from support import raises, wait_until
 
-from engram import ArraySpec, selectors
+from engram import ArraySpec, Store, selectors
 from engram.buffers import BufferBatch, ReplayBuffer, Sequences, Steps, Transitions
 from engram.errors import SignatureError
 
@@ -148,6 +149,85 @@ def test_the_last_batch_of_an_epoch_has_the_remaining_items():
     epoch = buffer.epoch(6)
     assert len(next(epoch)) == 6
     assert len(next(epoch)) == 4
+
+
+def test_scans():
+    buffer = ReplayBuffer(10, 2, items=Transitions(n_step=3, discount=0.5), sampler=selectors.Prioritized(1.0), seed=0)
+    assert list(buffer.scan(3)) == list(buffer.scan(3, steps=True)) == []
+    step = {"reward": np.ones((2, 4)), "terminated": np.zeros((2, 4), bool), "truncated": np.zeros((2, 4), bool)}
+    buffer.add_steps(step | {"next_obs": np.array([[0, 1, 2, 3], [10, 11, 12, 13]])})
+    buffer.update_priorities([2], [7.0])
+    twin = ReplayBuffer(10, 2, items=Transitions(n_step=3, discount=0.5), sampler=selectors.Prioritized(1.0), seed=0)
+    twin.add_steps(step | {"next_obs": np.array([[0, 1, 2, 3], [10, 11, 12, 13]])})
+    twin.update_priorities([2], [7.0])
+    [first, second] = buffer.scan(3)
+    assert first.data["next_obs"].tolist() + second.data["next_obs"].tolist() == [2, 3, 12, 13]
+    assert first.info.key.tolist() + second.info.key.tolist() == [0, 2, 1, 3]
+    assert first.info.priority.tolist() == [1.0, 7.0, 1.0]
+    assert first.info.probability.tolist() == [1.0] * 3
+    assert first.importance_weights(0.5).tolist() == [1.0] * 3
+    assert first.importance_weights(0.5, normalize=None).tolist() == [1.0] * 3
+    [batch] = buffer.scan(100, steps=True)
+    assert sorted(batch.data) == ["next_obs", "reward", "terminated", "truncated"]
+    assert batch.data["next_obs"].tolist() == [0, 1, 2, 3, 10, 11, 12, 13]
+    assert (batch.info.env_id.tolist(), batch.info.position.tolist()) == ([0] * 4 + [1] * 4, [0, 1, 2, 3] * 2)
+    assert batch.info.priority is None
+    # Scans have made no random choices.
+    assert buffer.sample(20).info.key.tolist() == twin.sample(20).info.key.tolist()
+
+
+def test_the_batches_of_a_scan_are_as_large_as_those_of_a_store():
+    buffer = ReplayBuffer(600, 2, seed=0)
+    buffer.add_steps({"x": np.arange(600).reshape(2, 300)})
+    assert [len(batch) for batch in buffer.scan()] == [256, 256, 88]
+    parameters = [inspect.signature(scan).parameters for scan in (ReplayBuffer.scan, Store.scan)]
+    assert parameters[0]["batch_size"].default == parameters[1]["batch_size"].default == 256
+
+
+def test_a_scan_has_the_items_of_its_beginning_and_the_priorities_of_each_batch():
+    buffer = ReplayBuffer(10, sampler=selectors.Prioritized(1.0), seed=0)
+    buffer.add_steps({"x": np.arange(4)[None]})
+    scan, epoch = buffer.scan(2), buffer.epoch(2)
+    buffer.add({"x": 4})
+    buffer.update_priorities([0, 2, 4], [5.0, 6.0, 7.0])
+    first = next(scan)
+    assert (first.info.key.tolist(), first.info.priority.tolist()) == ([0, 1], [5.0, 1.0])
+    buffer.update_priorities([0, 2], [8.0, 9.0])
+    [second] = scan
+    assert (second.info.key.tolist(), second.info.priority.tolist()) == ([2, 3], [9.0, 1.0])
+    assert sorted(key for batch in epoch for key in batch.info.key.tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_scans_leave_out_what_is_overwritten_meanwhile(steps):
+    buffer = ReplayBuffer(20, 2, seed=0)
+    buffer.add_steps({"x": np.arange(20).reshape(2, 10)})
+    scan = buffer.scan(3, steps=steps)
+    assert next(scan).data["x"].tolist() == [0, 1, 2]
+    buffer.add_steps({"x": np.full((2, 6), 100)})
+    assert [batch.data["x"].tolist() for batch in scan] == [[6, 7, 8], [9, 16, 17], [18, 19]]
+    scan = buffer.scan(3, steps=steps)
+    next(scan)
+    buffer.clear()
+    assert list(scan) == []
+    scan = buffer.scan(3, steps=steps)
+    buffer.add_batch({"x": np.arange(2)})
+    assert list(scan) == []
+
+
+def test_scans_have_the_nest_and_dtypes_of_steps():
+    buffer = ReplayBuffer(4, seed=0)
+    for number in range(6):
+        buffer.add(Step({"b": np.int16(number), "a": (np.zeros((2, 0)), np.complex64(number))}, np.bool_(1)))
+    [batch] = buffer.scan(4, steps=True)
+    assert type(batch.data) is Step
+    assert batch.data.obs["b"].tolist() == [2, 3, 4, 5]
+    assert batch.data.obs["b"].dtype == np.int16
+    assert batch.data.obs["a"][0].shape == (4, 2, 0)
+    large = ReplayBuffer(100, seed=0)
+    large.add_steps({"x": np.arange(100 * 20_000, dtype=np.int32).reshape(1, 100, 20_000)})
+    [batch] = large.scan(100, steps=True)
+    np.testing.assert_array_equal(batch.data["x"].ravel(), np.arange(100 * 20_000))
 
 
 def test_repr():

@@ -386,6 +386,10 @@ def test_arguments_of_sample_and_epoch(buffer):
         buffer.epoch(0)
     with raises(InvalidArgumentError, "`drop_last` must be True or False; got None"):
         buffer.epoch(1, drop_last=None)
+    with raises(InvalidArgumentError, "`batch_size` must be an integer; got 'a' (str)"):
+        buffer.scan("a")
+    with raises(InvalidArgumentError, "`steps` must be True or False; got 1 (int)"):
+        buffer.scan(1, steps=1)
     with raises(UnsatisfiableError, "`batch_size` must be at most the number of items, 6, without replacement; got 7"):
         buffer.sample(7, replacement=False)
 

@@ -18,6 +18,7 @@ def work():
         lambda: buffer.sample(1),
         lambda: len(buffer),
         lambda: next(epoch),
+        lambda: buffer.scan(1),
         buffer.clear,
     ):
         expect_forked_error("replay buffer", call)

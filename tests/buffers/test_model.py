@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram import selectors
-from engram.buffers import Episodes, FrameStack, ReplayBuffer, Sequences, Steps, Transitions
+from engram.buffers import Episodes, FrameStack, MappedFile, ReplayBuffer, Sequences, Steps, Transitions
 
 KINDS = st.one_of(
     st.just(Steps()),
@@ -26,7 +26,7 @@ ENDINGS = st.sampled_from([(False, False)] * 5 + [(True, False), (False, True), 
 class Pair:
     """A buffer and its model, to which the same is done."""
 
-    def __init__(self, length, num_envs, items, sampler, frames=0):
+    def __init__(self, length, num_envs, items, sampler, *, frames=0, storage=None):
         prioritized = isinstance(sampler, selectors.Prioritized)
         transforms = [FrameStack("obs", frames), FrameStack("pixels", frames)] if frames else ()
         self.options = {
@@ -36,7 +36,8 @@ class Pair:
             "transforms": transforms,
             "sampler": sampler,
         }
-        self.buffer = ReplayBuffer(**self.options, seed=1)
+        self.storage = storage
+        self.buffer = ReplayBuffer(**self.options, seed=1, storage=storage)
         self.model = BufferModel(length, num_envs, items, prioritized=prioritized, frames=frames)
         self.num_envs = num_envs
         self.number = 0
@@ -81,8 +82,14 @@ class Pair:
             self.buffer.add_steps(stacked([stacked(rows) for rows in steps]), env_ids=given_ids)
             self.model.add_steps(env_ids, steps)
 
-    def save_and_restore(self):
-        """Replaces the buffer by one that is restored from its save."""
+    def reopen(self, data):
+        """Replaces the buffer by one that has its file, or is restored from its save."""
+        if self.storage is not None:
+            if data.draw(st.booleans()):
+                self.buffer.close()
+            self.buffer = None  # before another buffer opens the file
+            self.buffer = ReplayBuffer(**self.options, seed=1, storage=self.storage)
+            return
         if self.number == 0:
             return  # nothing can be saved before the first step
         with tempfile.TemporaryDirectory() as directory:
@@ -103,6 +110,7 @@ class Pair:
             if self.model.priorities is not None:
                 assert batch.info.priority.tolist() == [self.model.priorities[key] for key in batch.info.key.tolist()]
         assert sorted(keys) == sorted(expected)
+        self.check_scans(expected)
         if expected:
             batch = self.buffer.sample(5)
             assert_same_items(batch, expected)
@@ -112,6 +120,29 @@ class Pair:
                 np.testing.assert_allclose(batch.info.probability, 1 / len(expected))
                 different = self.buffer.sample(len(expected), replacement=False)
                 assert sorted(different.info.key.tolist()) == sorted(expected)
+
+    def check_scans(self, expected):
+        """Scans return all items and all steps, environment after environment, oldest first."""
+        keys = []
+        for batch in self.buffer.scan(3):
+            assert_same_items(batch, expected)
+            assert (batch.info.probability == 1).all()
+            if self.model.priorities is not None:
+                assert batch.info.priority.tolist() == [self.model.priorities[key] for key in batch.info.key.tolist()]
+            keys += batch.info.key.tolist()
+        assert keys == sorted(expected, key=lambda key: (key % self.num_envs, key // self.num_envs))
+        steps = [(env, position) for env, ring in enumerate(self.model.envs) for position in ring.stored()]
+        scanned = list(self.buffer.scan(4, steps=True))
+        assert [len(batch) for batch in scanned[:-1]] == [4] * (len(scanned) - 1)
+        found = [
+            (env, position, {name: column[index] for name, column in batch.data.items()})
+            for batch in scanned
+            for index, (env, position) in enumerate(zip(batch.info.env_id, batch.info.position, strict=True))
+        ]
+        assert [(env, position) for env, position, _ in found] == steps
+        for env, position, step in found:
+            for name, value in self.model.envs[env].rows[position].items():
+                np.testing.assert_array_equal(step[name], value, err_msg=name)
 
     def check_probabilities(self, batch):
         masses = {key: 0 if p == 0 else p**0.5 for key, p in self.model.priorities.items()}
@@ -144,11 +175,23 @@ class Pair:
 @given(st.data())
 @pytest.mark.parametrize("sampler", [selectors.Uniform(), selectors.Prioritized(0.5)])
 def test_a_buffer_agrees_with_the_model(sampler, data):
+    run(sampler, data, None)
+
+
+@given(st.data())
+@pytest.mark.parametrize("sampler", [selectors.Uniform(), selectors.Prioritized(0.5)])
+def test_a_buffer_in_a_file_agrees_with_the_model(sampler, data):
+    with tempfile.TemporaryDirectory() as directory:
+        run(sampler, data, MappedFile(Path(directory) / "file"))
+
+
+def run(sampler, data, storage):
+    """Does random things to a buffer and to its model."""
     items = data.draw(KINDS)
     frames = data.draw(st.sampled_from([0, 0, 2, 3, 4]))
     length = items._max_steps + max(frames - 1, 0) + data.draw(st.integers(0, 8))
     num_envs = data.draw(st.integers(1, 3))
-    pair, ever = Pair(length, num_envs, items, sampler, frames), {*range(8), 2**40}
+    pair, ever = Pair(length, num_envs, items, sampler, frames=frames, storage=storage), {*range(8), 2**40}
     for _ in range(data.draw(st.integers(1, 12))):
         action = data.draw(st.integers(0, 9))
         if action == 0:
@@ -159,7 +202,7 @@ def test_a_buffer_agrees_with_the_model(sampler, data):
             pair.buffer.end_episodes(env_ids=env_ids)
             pair.model.end_episodes(env_ids)
         elif action == 2:
-            pair.save_and_restore()
+            pair.reopen(data)
         else:
             pair.add(data)
         if pair.model.priorities is not None:

@@ -209,14 +209,15 @@ def test_files_that_are_no_saves(tmp_path):
     assert error_of(path) == "cannot be used: it is not an Engram file, or its first 8 bytes are damaged"
     with Store.open(tmp_path / "store", [Table("t")]) as store:
         store.checkpoint()
-    for file in ("log-0000000001", "checkpoint-0000000001"):
-        assert error_of(tmp_path / "store" / file) == "is a file of a store, not a saved replay buffer"
+    for file, kind in [("log-0000000001", "a log"), ("checkpoint-0000000001", "a checkpoint")]:
+        assert error_of(tmp_path / "store" / file) == f"is {kind} of a store, not a saved replay buffer"
+    assert error_of(tmp_path / "store" / "CLOSED") == "is the mark of a closed store, not a saved replay buffer"
     saved(path)
     head = Head.of(path)
     head._replace(version=2).write(path)
     assert error_of(path) == "has format version 2, but this release reads only version 1"
     head._replace(kind=9).write(path)
-    assert error_of(path) == "cannot be used: it has the unknown file kind 9, expected 1 to 4"
+    assert error_of(path) == "cannot be used: it has the unknown file kind 9, expected 1 to 5"
     head.write(path)
     flip(path, 20)
     assert error_of(path) == "cannot be used: its file header (the first 48 bytes) is damaged"

@@ -272,11 +272,11 @@ def test_the_buffer_must_fit_the_save(tmp_path):
         ReplayBuffer(20, 4).restore(path)
     differs = f"{path}: its steps differ from those of this buffer: "
     for signature, difference in [
-        ({"x": ArraySpec((), "int32")}, "the save has `x` int64[]; this buffer has `x` int32[]"),
-        (ArraySpec((2,), "int64"), "the save has `x` int64[]; this buffer has int64[2]"),
+        ({"x": ArraySpec((), "int32")}, "the file has `x` int64[]; this buffer has `x` int32[]"),
+        (ArraySpec((2,), "int64"), "the file has `x` int64[]; this buffer has int64[2]"),
         (
             {"a": ArraySpec((3, 4), "bool"), "x": ArraySpec((), "int64")},
-            "the save has `x` int64[]; this buffer has `a` bool[3, 4], `x` int64[]",
+            "the file has `x` int64[]; this buffer has `a` bool[3, 4], `x` int64[]",
         ),
     ]:
         buffer = ReplayBuffer(20, signature=signature)

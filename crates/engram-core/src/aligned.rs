@@ -2,13 +2,14 @@
 
 #![expect(
     unsafe_code,
-    reason = "std has neither aligned nor uninitialised byte buffers"
+    reason = "std has neither aligned nor uninitialised byte buffers, nor buffers in the memory of something else"
 )]
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 /// Alignment of every buffer, in bytes: one cache line, enough for any vector load.
 pub const ALIGN: usize = 64;
@@ -19,15 +20,27 @@ pub const fn align_up(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }
 
-/// An owned byte buffer of fixed length, aligned to [`ALIGN`].
+/// Owns memory that an [`AlignedBytes`] can use, such as a part of a mapped file.
+///
+/// # Safety
+/// `bytes` must return memory that is aligned to [`ALIGN`], is readable and writable until this value is dropped, even if
+/// it is moved before, and is not accessed in any other way.
+pub unsafe trait MemoryOwner: fmt::Debug + Send + Sync {
+    /// The memory.
+    fn bytes(&mut self) -> NonNull<[u8]>;
+}
+
+/// An owned byte buffer of fixed length, aligned to [`ALIGN`]: on the heap, or in the memory of a [`MemoryOwner`].
 pub struct AlignedBytes {
     ptr: NonNull<u8>,
     len: usize,
+    /// `None` for memory on the heap.
+    owner: Option<Box<dyn MemoryOwner>>,
 }
 
-// SAFETY: the buffer is owned by this value alone and contains plain bytes.
+// SAFETY: the memory is owned by this value alone and contains plain bytes; an owner is `Send`.
 unsafe impl Send for AlignedBytes {}
-// SAFETY: shared access only reads plain bytes.
+// SAFETY: shared access only reads plain bytes, and does not use the owner.
 unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
@@ -46,7 +59,40 @@ impl AlignedBytes {
         let layout = Self::layout(len)?;
         // SAFETY: the layout's size is at least 1.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { ptr, len })
+        Some(Self {
+            ptr,
+            len,
+            owner: None,
+        })
+    }
+
+    /// A buffer in the memory of `owner`.
+    #[must_use]
+    pub fn from_owner(mut owner: Box<dyn MemoryOwner>) -> Self {
+        let bytes = owner.bytes();
+        Self {
+            ptr: bytes.cast(),
+            len: bytes.len(),
+            owner: Some(owner),
+        }
+    }
+
+    /// Stores a number at `index`, counted in numbers, with one instruction: if the process is killed, the memory has the
+    /// old or the new number. In the order of instructions, this precedes all later writes and follows all earlier ones.
+    ///
+    /// # Panics
+    /// If the buffer has no 8 bytes at this index.
+    pub fn store_u64(&mut self, index: usize, value: u64) {
+        assert!(
+            index < self.len / size_of::<u64>(),
+            "the index is too large"
+        );
+        #[expect(clippy::cast_ptr_alignment, reason = "the buffer is aligned")]
+        let numbers = self.ptr.as_ptr().cast::<u64>();
+        // SAFETY: the number lies within the buffer; `&mut self` is the only reference to it.
+        let number = unsafe { AtomicU64::from_ptr(numbers.add(index)) };
+        number.store(value.to_le(), Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
     }
 
     /// The bytes as numbers; up to 7 bytes at the end are left out.
@@ -83,7 +129,9 @@ impl DerefMut for AlignedBytes {
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
-        if let Some(layout) = Self::layout(self.len) {
+        if self.owner.is_none()
+            && let Some(layout) = Self::layout(self.len)
+        {
             // SAFETY: allocated in this module with the same layout.
             unsafe { dealloc(self.ptr.as_ptr(), layout) };
         }
@@ -112,7 +160,11 @@ impl AlignedBytesBuilder {
         // SAFETY: the layout's size is at least 1.
         let ptr = NonNull::new(unsafe { alloc(layout) })?;
         Some(Self {
-            bytes: AlignedBytes { ptr, len },
+            bytes: AlignedBytes {
+                ptr,
+                len,
+                owner: None,
+            },
             filled: 0,
         })
     }
@@ -172,6 +224,9 @@ pub(crate) mod failing {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[test]
@@ -192,6 +247,38 @@ mod tests {
         bytes.as_f64s_mut()[1] = 1.5;
         assert_eq!(bytes.as_f64s(), [0.0, 1.5]);
         assert_eq!(bytes[8..16], 1.5_f64.to_bits().to_le_bytes());
+        bytes.store_u64(0, 3);
+        assert_eq!(bytes[..9], [3, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    /// Sets the flag when it is dropped.
+    #[derive(Debug)]
+    struct Owner(AlignedBytes, Arc<AtomicBool>);
+
+    // SAFETY: the memory is that of another buffer, which is not used otherwise.
+    unsafe impl MemoryOwner for Owner {
+        fn bytes(&mut self) -> NonNull<[u8]> {
+            NonNull::from(&mut *self.0)
+        }
+    }
+
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            self.1.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_buffer_in_the_memory_of_an_owner_drops_it() {
+        let is_dropped = Arc::<AtomicBool>::default();
+        let mut memory = AlignedBytes::zeroed(3).unwrap();
+        memory.copy_from_slice(b"abc");
+        let mut bytes = AlignedBytes::from_owner(Box::new(Owner(memory, Arc::clone(&is_dropped))));
+        bytes[1] = b'x';
+        assert_eq!(&*bytes, b"axc");
+        assert!(!is_dropped.load(Ordering::Relaxed));
+        drop(bytes);
+        assert!(is_dropped.load(Ordering::Relaxed));
     }
 
     #[test]

@@ -10,8 +10,12 @@ mod hindsight;
 mod index;
 mod items;
 mod largest;
+mod live_state;
+mod memory;
 mod recent_mix;
+mod reopen;
 mod saved;
+mod scan;
 mod sequences;
 mod step_buffer;
 
@@ -19,17 +23,19 @@ use std::ops::Range;
 
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
-use crate::schema::CellSpec;
 use crate::shared_bytes::SharedBytes;
-use crate::text::describe_column;
 use episode_starts::EpisodeStarts;
 pub use frame_stack::FrameStack;
 pub use gather::{OutputColumn, OutputSource, RingGather};
 pub use hindsight::{GoalStrategy, Hindsight};
 pub use index::{Drawn, ItemIndex, ItemStart, Priorities};
 pub use items::{EpisodeColumns, RingItems};
+pub use live_state::{EnvState, LiveState};
+pub use memory::BufferMemory;
+use memory::RingMemory;
 pub use recent_mix::RecentMix;
 pub use saved::{BufferRestore, EnvSteps, SavedRun, StepRun};
+pub use scan::BufferScan;
 pub use step_buffer::{StepBuffer, StepBufferOptions};
 
 /// Flag of a row: the step is the last one of its episode.
@@ -88,36 +94,30 @@ struct EnvRing {
 }
 
 impl Ring {
-    /// Creates an empty ring. Python has checked that there is at least one environment and one slot.
+    /// Creates an empty ring, in `memory` or, for `None`, on the heap. Python has checked that there is at least one
+    /// environment and one slot.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if a column or the number of environments is too large.
-    pub fn new(
-        cells: &[CellSpec],
-        names: &[Box<str>],
-        num_envs: usize,
-        length: usize,
-        episode_columns: Option<EpisodeColumns>,
-    ) -> Result<Self> {
-        let rows = num_envs.checked_mul(length);
-        let allocate = |cell_bytes: usize, what: &dyn Fn() -> String| {
-            let bytes = rows.and_then(|rows| rows.checked_mul(cell_bytes));
-            bytes
-                .and_then(AlignedBytes::zeroed)
-                .ok_or_else(|| Error::out_of_memory(what(), bytes))
+    fn new(options: &StepBufferOptions<'_>, memory: Option<RingMemory>) -> Result<Self> {
+        let StepBufferOptions {
+            num_envs,
+            length,
+            episode_columns,
+            ..
+        } = *options;
+        let RingMemory { columns, flags } = match memory {
+            Some(memory) => memory,
+            None => RingMemory::allocate(options)?,
         };
-        let columns = cells.iter().zip(names).map(|(cell, name)| {
-            let what = || format!("{} of the replay buffer", describe_column(name));
-            let too_large = || Error::out_of_memory(what(), None);
-            let (_, cell_bytes) = cell.checked_size().ok_or_else(too_large)?;
-            Ok(RingColumn {
-                cell_bytes,
-                bytes: allocate(cell_bytes, &what)?,
-            })
+        let columns = options.cells.iter().zip(columns);
+        let columns = columns.map(|(cell, bytes)| RingColumn {
+            cell_bytes: cell.bytes(),
+            bytes,
         });
         Ok(Self {
-            columns: columns.collect::<Result<_>>()?,
-            flags: allocate(1, &|| THE_BUFFER.into())?,
+            columns: columns.collect(),
+            flags,
             envs: filled(EnvRing::default(), num_envs)?,
             len: 0,
             length,
@@ -211,11 +211,8 @@ impl Ring {
                 } = self.envs[env];
                 for (number, flags) in flags.iter().enumerate() {
                     let row = self.row(env, self.slot_after(next_slot, number));
-                    let cut = self
-                        .episode_starts
-                        .as_mut()
-                        .is_some_and(|starts| starts.add_saved(env, added + number as u64, *flags));
-                    self.flags[row] = (flags & !CUT) | (u8::from(cut) * CUT);
+                    self.flags[row] = *flags;
+                    self.record_saved_start(env, added + number as u64, row, *flags);
                     if flags & ENDED != 0 {
                         self.envs[env].newest_end = added + number as u64 + 1;
                     }
@@ -228,6 +225,16 @@ impl Ring {
             }
         }
         self.advance(env, steps);
+    }
+
+    /// Records whether an episode begins with a step of a save or file, or is cut before it. Its row has these flags.
+    fn record_saved_start(&mut self, env: usize, position: u64, row: usize, flags: u8) {
+        let starts = self.episode_starts.as_mut();
+        let cut = starts.is_some_and(|starts| starts.add_saved(env, position, flags));
+        let flags_now = (flags & !CUT) | (u8::from(cut) * CUT);
+        if flags_now != flags {
+            self.flags[row] = flags_now; // only then, so that a mapped page stays unchanged
+        }
     }
 
     /// Counts steps of an environment that were written.
@@ -346,6 +353,11 @@ impl Ring {
                 self.flags[row] |= CUT;
             }
         }
+    }
+
+    /// True if the step in this row is the first one of its episode, or after a cut.
+    fn begins_episode(&self, row: usize) -> bool {
+        self.flags[row] & (FIRST | CUT) != 0
     }
 
     /// Position and row of each stored step of an environment, oldest first.

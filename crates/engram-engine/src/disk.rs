@@ -1,7 +1,7 @@
 //! Durable stores, and saved replay buffers. `docs/format.md` specifies their files.
 //!
 //! [`storage`] manages the directory of an open store; [`recover`] reads a directory when a store is opened.
-//! [`buffer_writer`] and [`buffer_reader`] save and restore replay buffers.
+//! [`buffer_writer`] and [`buffer_reader`] save and restore replay buffers; [`mapped_file`] has the steps of one.
 
 mod buffer_reader;
 mod buffer_writer;
@@ -25,6 +25,8 @@ mod kind;
 mod log;
 mod log_writer;
 mod manifest;
+mod mapped_file;
+mod mapping;
 mod os_directory;
 mod pending_log;
 mod read_ahead;
@@ -44,6 +46,7 @@ pub use inspect::{
     InvalidRecord, inspect,
 };
 pub use journal::Durability;
+pub(crate) use mapped_file::{BufferSize, Flush, FlushedState, MappedFile, boot_id};
 pub use recover::ReadProgress;
 pub(crate) use recover::read_directory;
 pub use storage::{Checkpoint, StorageOptions};

@@ -122,11 +122,13 @@ impl StepColumns {
         &self.structure
     }
 
-    /// Names, dtypes and shapes of the columns of sequences of `length` steps.
-    pub(crate) fn with_time_axis(&self, length: usize) -> Vec<(String, CellSpec)> {
+    /// Names, dtypes and shapes of the columns of steps, or of sequences of this many steps.
+    pub(crate) fn columns(&self, sequence_length: Option<usize>) -> Vec<(String, CellSpec)> {
         let columns = self.structure.names.iter().zip(&self.columns);
         let columns = columns.map(|(name, column)| {
-            let shape = std::iter::once(length).chain(column.cell.shape.iter().copied());
+            let shape = sequence_length
+                .into_iter()
+                .chain(column.cell.shape.iter().copied());
             let cell = CellSpec {
                 dtype: column.cell.dtype,
                 shape: shape.collect(),

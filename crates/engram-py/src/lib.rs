@@ -10,6 +10,7 @@ mod buffer_env_ids;
 mod buffer_episodes;
 mod buffer_items;
 mod buffer_output;
+mod buffer_reader;
 mod buffer_steps;
 mod config;
 mod dtypes;
@@ -63,9 +64,9 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<history::ColumnHistory>()?;
     module.add_class::<history::TrajectoryColumn>()?;
     module.add_class::<pattern_writer::PatternWriter>()?;
+    module.add_class::<buffer_reader::BufferReader>()?;
     module.add_class::<priority_tree::PriorityTree>()?;
     module.add("MAX_PRIORITY", engram_core::selector::MAX_WEIGHT)?;
-    module.add_class::<replay_buffer::Epoch>()?;
     module.add_class::<replay_buffer::ReplayBuffer>()?;
     module.add_class::<saved_buffer::SavedBuffer>()?;
     module.add_class::<scan::PyScan>()?;
@@ -80,6 +81,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reverb_import::import_reverb, module)?)?;
     module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;
     module.add_function(wrap_pyfunction!(long_wait::set_long_wait, module)?)?;
+    module.add_function(wrap_pyfunction!(replay_buffer::mapped_signature, module)?)?;
     module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;
     module.add_function(wrap_pyfunction!(structure::names, module)?)?;
     module.add_function(wrap_pyfunction!(structure::unflatten, module)?)?;

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use engram_core::pool::Pool;
-use engram_core::ring::{Drawn, EpisodeColumns, ItemStart, StepBuffer, StepBufferOptions};
+use engram_core::ring::{EpisodeColumns, ItemStart, StepBuffer, StepBufferOptions};
 use engram_core::{CellSpec, Layout, Result, Schema, Shape, SharedBytes, Signature};
-use engram_engine::{SaveTarget, request_huge_pages};
+use engram_engine::{self as engine, SaveTarget, request_huge_pages};
 use numpy::{PyArray1, PyArrayMethods};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
@@ -17,10 +17,12 @@ use crate::buffer_columns::BatchColumns;
 use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids, unknown_env};
 use crate::buffer_episodes::check_episode;
 use crate::buffer_items::{BufferItemsConfig, BufferSamplerConfig};
+use crate::buffer_reader::{BufferReader, Unread};
 use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
-use crate::gil::ForkGuard;
+use crate::config::signature_to_python;
+use crate::gil::{ForkGuard, detached};
 use crate::leaf::{MIN_DETACHED_BYTES, prevent_resize};
-use crate::saved_buffer::{SavedBuffer, interruptible};
+use crate::saved_buffer::{SavedBuffer, interruptible, signature_of};
 use crate::store::entropy;
 use crate::structure::Structure;
 use crate::{config, errors};
@@ -30,7 +32,7 @@ use crate::{config, errors};
 #[derive(Debug)]
 pub(crate) struct ReplayBuffer {
     /// No thread acquires the GIL while it holds this lock.
-    buffer: ForkGuard<RwLock<StepBuffer>>,
+    buffer: ForkGuard<RwLock<engine::ReplayBuffer>>,
     columns: StepColumns,
     /// Names, nesting, dtypes and shapes of the columns of a step.
     schema: Arc<Schema>,
@@ -42,6 +44,8 @@ pub(crate) struct ReplayBuffer {
     steps_per_item: usize,
     /// The columns `terminated` and `truncated`, if the buffer uses them.
     episode_columns: Option<EpisodeColumns>,
+    /// Minimum number of bytes that are copied without the GIL.
+    min_detached_bytes: usize,
     pool: Arc<Pool>,
     /// The numbers of all environments, from 0 on.
     envs: Vec<usize>,
@@ -55,17 +59,21 @@ const BYTES_PER_PRIORITY_CHANGE: usize = 512;
 impl ReplayBuffer {
     /// Locks the buffer and runs `work`: without the GIL if `work` copies many bytes (`bytes`), or if the lock is
     /// taken.
-    fn locked<T: Send>(
+    pub(crate) fn locked<T: Send>(
         &self,
         py: Python<'_>,
         bytes: usize,
-        work: impl FnOnce(RwLockWriteGuard<'_, StepBuffer>) -> Result<T> + Send,
+        work: impl FnOnce(RwLockWriteGuard<'_, engine::ReplayBuffer>) -> Result<T> + Send,
     ) -> PyResult<T> {
         let lock = self.buffer.get(py)?;
-        let free = if bytes < MIN_DETACHED_BYTES {
+        let free = if bytes < self.min_detached_bytes {
             lock.try_write()
         } else {
             None
+        };
+        let work = |guard: RwLockWriteGuard<'_, engine::ReplayBuffer>| {
+            guard.check_open()?;
+            work(guard)
         };
         let outcome = match free {
             Some(guard) => work(guard),
@@ -75,17 +83,21 @@ impl ReplayBuffer {
     }
 
     /// Like [`Self::locked`], but shares the lock with other threads that only read.
-    fn reading<T: Send>(
+    pub(crate) fn reading<T: Send>(
         &self,
         py: Python<'_>,
         bytes: usize,
         work: impl FnOnce(&StepBuffer) -> Result<T> + Send,
     ) -> PyResult<T> {
         let lock = self.buffer.get(py)?;
-        let free = if bytes < MIN_DETACHED_BYTES {
+        let free = if bytes < self.min_detached_bytes {
             lock.try_read()
         } else {
             None
+        };
+        let work = |buffer: &engine::ReplayBuffer| {
+            buffer.check_open()?;
+            work(buffer)
         };
         let outcome = match free {
             Some(buffer) => work(&buffer),
@@ -103,9 +115,9 @@ impl ReplayBuffer {
     ) -> PyResult<()> {
         let py = steps.py();
         let (cells, count) = self.columns.read(steps, leading)?;
-        let is_episode = matches!(leading, LeadingAxes::Steps);
         let lock = self.buffer.get(py)?;
         let num_steps = envs.len() * count;
+        let is_episode = matches!(leading, LeadingAxes::Steps);
         let read = || -> PyResult<Vec<SharedBytes<'_>>> {
             let bytes: Vec<_> = cells.iter().map(Cells::bytes).collect();
             self.columns.check_bytes(py, &bytes, num_steps)?;
@@ -114,22 +126,20 @@ impl ReplayBuffer {
             }
             Ok(bytes)
         };
-        let add = |buffer: &mut StepBuffer, bytes: &[SharedBytes<'_>]| {
-            if is_episode {
-                buffer.end_episodes(envs);
-            }
-            buffer.add(envs, bytes, count);
-            if is_episode {
-                buffer.end_episodes(envs);
-            }
-        };
         let bytes = read()?;
         let total: usize = bytes.iter().map(|bytes| bytes.len()).sum();
-        if total < MIN_DETACHED_BYTES
-            && let Some(mut buffer) = lock.try_write()
+        let add = |mut buffer: RwLockWriteGuard<'_, engine::ReplayBuffer>, bytes: &[_]| {
+            buffer.check_open()?;
+            match envs {
+                [env] if is_episode => buffer.add_episode(*env, bytes, count),
+                _ => buffer.add(envs, bytes, count),
+            }
+        };
+        let failed = |error| errors::to_py(py, &error);
+        if total < self.min_detached_bytes
+            && let Some(buffer) = lock.try_write()
         {
-            add(&mut buffer, &bytes);
-            return Ok(());
+            return add(buffer, &bytes).map_err(failed);
         }
         // Before any address or length is read, because preventing a resize may run Python code.
         let resize_guards = cells
@@ -138,17 +148,27 @@ impl ReplayBuffer {
             .map(prevent_resize)
             .collect::<PyResult<Vec<_>>>()?;
         let bytes = read()?;
-        py.detach(|| add(&mut lock.write(), &bytes));
+        let added = py.detach(|| add(lock.write(), &bytes));
         drop(resize_guards);
-        Ok(())
+        added.map_err(failed)
     }
 
     /// The columns of a batch of the buffer's items.
-    fn item_columns(&self) -> BatchColumns<'_> {
+    pub(crate) fn item_columns(&self) -> BatchColumns<'_> {
         BatchColumns {
             structure: &self.structure,
             columns: Cow::Borrowed(&self.outputs),
             steps_per_item: self.steps_per_item,
+            pool: &self.pool,
+        }
+    }
+
+    /// The columns of a batch of steps.
+    pub(crate) fn step_columns(&self) -> BatchColumns<'_> {
+        BatchColumns {
+            structure: self.columns.structure(),
+            columns: Cow::Owned(self.columns.columns(None)),
+            steps_per_item: 1,
             pool: &self.pool,
         }
     }
@@ -163,27 +183,33 @@ impl ReplayBuffer {
             return Err(errors::invalid(py, text));
         }
         Ok(BatchColumns {
-            structure: self.columns.structure(),
-            columns: Cow::Owned(self.columns.with_time_axis(length)),
+            columns: Cow::Owned(self.columns.columns(Some(length))),
             steps_per_item: length,
-            pool: &self.pool,
+            ..self.step_columns()
         })
+    }
+
+    /// Number of environments.
+    pub(crate) fn num_envs(&self) -> usize {
+        self.envs.len()
     }
 }
 
 #[pymethods]
 impl ReplayBuffer {
     #[new]
+    #[pyo3(signature = (signature, items, size, sampler, seed, path = None))]
     fn new(
         py: Python<'_>,
         signature: &Bound<'_, PyAny>,
         items: &Bound<'_, PyAny>,
-        num_envs: usize,
-        length: usize,
+        size: (usize, usize),
         sampler: BufferSamplerConfig,
         seed: u64,
+        path: Option<PathBuf>,
     ) -> PyResult<Self> {
         let items: BufferItemsConfig = items.extract()?;
+        let (num_envs, length) = size;
         let (structure, _) = Structure::of(signature)?;
         let Signature {
             columns,
@@ -231,16 +257,30 @@ impl ReplayBuffer {
             recent: sampler.recent(),
             seed,
         };
-        let mut buffer = StepBuffer::new(&options).map_err(|error| errors::to_py(py, &error))?;
-        buffer.column_memory().for_each(request_huge_pages);
+        let schema = Arc::new(schema);
+        // Parts of a file that are not in memory are read from disk.
+        let min_detached_bytes = if path.is_some() {
+            1
+        } else {
+            MIN_DETACHED_BYTES
+        };
+        let buffer = detached(py, || {
+            if let Some(path) = path {
+                return engine::ReplayBuffer::open(&path, &options, &schema, entropy());
+            }
+            let mut buffer = engine::ReplayBuffer::new(&options)?;
+            buffer.column_memory().for_each(request_huge_pages);
+            Ok(buffer)
+        })?;
         Ok(Self {
             buffer: ForkGuard::new("replay buffer", RwLock::new(buffer)),
             columns,
-            schema: Arc::new(schema),
+            schema,
             structure: Structure::parse(py, &items.structure)?,
             outputs: item_columns,
             steps_per_item: items.steps_per_item(),
             episode_columns: items.episode_columns(),
+            min_detached_bytes,
             pool: Arc::new(Pool::default()),
             envs: all_envs(py, num_envs)?,
             length,
@@ -311,7 +351,7 @@ impl ReplayBuffer {
                 Ok(drawn)
             })
         })?;
-        Ok(BufferBatch::new(data, drawn, self.envs.len()))
+        Ok(BufferBatch::new(data, drawn, self.num_envs()))
     }
 
     /// Draws `n` sequences of `length` steps; see [`StepBuffer::draw_sequences`].
@@ -333,7 +373,7 @@ impl ReplayBuffer {
                 Ok(drawn)
             })
         })?;
-        Ok(BufferBatch::new(data, drawn, self.envs.len()))
+        Ok(BufferBatch::new(data, drawn, self.num_envs()))
     }
 
     /// Reads the slots of these positions and the `length - 1` slots after each, whichever steps they contain now.
@@ -376,13 +416,20 @@ impl ReplayBuffer {
         Ok(data)
     }
 
-    fn epoch(slf: &Bound<'_, Self>) -> PyResult<Epoch> {
+    /// Reads all items once, in random order.
+    fn epoch(slf: &Bound<'_, Self>) -> PyResult<BufferReader> {
         let this = slf.get();
         let keys = this.locked(slf.py(), usize::MAX, |mut buffer| buffer.shuffled_keys())?;
-        Ok(Epoch {
-            buffer: slf.clone().unbind(),
-            keys: Mutex::new(keys),
-        })
+        Ok(BufferReader::new(slf, Unread::Shuffled(keys)))
+    }
+
+    /// Reads all items once, or all steps, in order.
+    fn scan(slf: &Bound<'_, Self>, of_steps: bool) -> PyResult<BufferReader> {
+        let this = slf.get();
+        let scan = this.reading(slf.py(), this.num_envs(), |buffer| {
+            buffer.begin_scan(of_steps)
+        })?;
+        Ok(BufferReader::new(slf, Unread::Ordered(scan)))
     }
 
     fn update_priorities(
@@ -412,7 +459,11 @@ impl ReplayBuffer {
         let lock = self.buffer.get(py)?;
         let bytes = interruptible(py, move |interrupted| {
             match SaveTarget::lock(&path, interrupted)? {
-                Some(target) => target.save(&lock.read(), &self.schema, entropy(), interrupted),
+                Some(target) => {
+                    let buffer = lock.read();
+                    buffer.check_open()?;
+                    target.save(&buffer, &self.schema, entropy(), interrupted)
+                }
                 None => Ok(None),
             }
         })?;
@@ -424,10 +475,37 @@ impl ReplayBuffer {
         let lock = self.buffer.get(py)?;
         let saved = saved.take(py)?;
         interruptible(py, |interrupted| {
+            let mut buffer = lock.write();
+            buffer.check_open()?;
             saved.check_schema(&self.schema)?;
-            saved.restore(&mut lock.write(), interrupted)
+            saved.restore(&mut buffer, interrupted)
         })?;
         Ok(())
+    }
+
+    /// Makes everything durable that was added before.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let lock = self.buffer.get(py)?;
+        detached(py, || {
+            let flush = {
+                let buffer = lock.write();
+                buffer.check_open()?;
+                buffer.begin_flush()?
+            };
+            let synced = flush.sync();
+            lock.write().finish_flush(flush, synced)
+        })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let lock = self.buffer.get(py)?;
+        detached(py, || lock.write().close())
+    }
+
+    /// Closes a buffer that was not used, and removes its file if it did not exist before.
+    fn discard(&self, py: Python<'_>) -> PyResult<()> {
+        let lock = self.buffer.get(py)?;
+        detached(py, || lock.write().discard())
     }
 
     /// The position that the next step of an environment will have.
@@ -442,47 +520,13 @@ impl ReplayBuffer {
     }
 }
 
-/// The items of a replay buffer at one moment, in random order.
-#[pyclass(frozen, module = "engram._engram")]
-#[derive(Debug)]
-pub(crate) struct Epoch {
-    buffer: Py<ReplayBuffer>,
-    /// Keys of the items that were not returned yet.
-    keys: Mutex<Vec<u64>>,
-}
-
-impl Epoch {
-    fn keys(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[pymethods]
-impl Epoch {
-    /// Returns the next batch, which has fewer items at the end; None after the end.
-    fn next(&self, py: Python<'_>, batch_size: usize) -> PyResult<Option<BufferBatch>> {
-        let this = self.buffer.get();
-        let items = batch_size.min(self.keys().len());
-        let columns = this.item_columns();
-        let mut buffers = columns.allocate(py, items)?;
-        let mut keys = std::mem::take(&mut *self.keys());
-        let bytes = columns.batch_bytes(items);
-        let item_bytes: Vec<usize> = this.outputs.iter().map(|(_, cell)| cell.bytes()).collect();
-        let outputs: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
-        let (drawn, keys) = this.locked(py, bytes, |mut buffer| {
-            let drawn: Drawn = buffer.take(&mut keys, items);
-            let buffer = RwLockWriteGuard::downgrade(buffer);
-            let outputs = outputs.into_iter().zip(item_bytes);
-            let outputs = outputs.map(|(out, bytes)| &mut out[..bytes * drawn.starts.len()]);
-            buffer.gather(&drawn, outputs.collect())?;
-            Ok((drawn, keys))
-        })?;
-        *self.keys() = keys;
-        let items = drawn.starts.len();
-        if items == 0 {
-            return Ok(None);
-        }
-        let data = columns.nest(py, buffers, items)?;
-        Ok(Some(BufferBatch::new(data, drawn, this.envs.len())))
-    }
+/// Returns the signature of the steps in the file of a buffer; `None` if there is no file.
+#[pyfunction]
+pub(crate) fn mapped_signature(
+    py: Python<'_>,
+    path: PathBuf,
+) -> PyResult<Option<Bound<'_, PyAny>>> {
+    let schema = detached(py, move || engine::ReplayBuffer::schema_of(&path))?;
+    let schema = schema.map(|schema| signature_to_python(py, &signature_of(&schema)));
+    schema.transpose()
 }

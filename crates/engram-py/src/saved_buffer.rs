@@ -53,7 +53,8 @@ impl SavedBuffer {
     }
 }
 
-fn signature_of(schema: &Schema) -> Signature {
+/// The signature of steps of this schema.
+pub(crate) fn signature_of(schema: &Schema) -> Signature {
     let columns = schema.layout.names.iter().zip(&schema.cells);
     let columns = columns.map(|(name, cell)| ColumnSpec {
         name: name.clone(),

@@ -1,4 +1,4 @@
-"""Replay buffers in the memory of one process, which sample steps, transitions, sequences or episodes.
+"""Replay buffers of one process, in memory or in a mapped file, which sample steps, transitions, sequences or episodes.
 
 See docs/buffers.md. For tables that several processes share, or that survive a crash, see `engram.Store`.
 """
@@ -9,6 +9,7 @@ from engram.buffers.hindsight import HER
 from engram.buffers.items import Episodes, Sequences, Steps, Transitions
 from engram.buffers.recent_mix import RecentMix
 from engram.buffers.replay_buffer import ReplayBuffer
+from engram.buffers.storage import MappedFile
 
 __all__ = [
     "HER",
@@ -16,6 +17,7 @@ __all__ = [
     "BufferBatchInfo",
     "Episodes",
     "FrameStack",
+    "MappedFile",
     "RecentMix",
     "ReplayBuffer",
     "Sequences",

@@ -1,9 +1,12 @@
-"""A replay buffer in the memory of one process."""
+"""A replay buffer of one process."""
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 import numpy.typing as npt
 
@@ -16,8 +19,9 @@ from engram.buffers.buffer_batch import BufferBatch
 from engram.buffers.hindsight import HER
 from engram.buffers.items import CompiledSampler, Items, Steps, episode_columns
 from engram.buffers.recent_mix import RecentMix
+from engram.buffers.storage import MappedFile
 from engram.buffers.transforms import Transform, checked_transforms
-from engram.errors import InvalidArgumentError, UnsatisfiableError
+from engram.errors import ClosedError, ForkedError, InvalidArgumentError, UnsatisfiableError
 from engram.selectors import Prioritized, Uniform
 
 __all__ = ["ReplayBuffer"]
@@ -57,11 +61,18 @@ class ReplayBuffer:
             to `priority ** exponent`. When an item can first be sampled, it gets the largest priority that an item of
             the buffer has then; 1 if none is above 0. `RecentMix(...)`: a part of each batch is from the newest items.
         seed: Seed of all random choices. They do not depend on the number of threads. Default: a random one.
+        storage: `MappedFile(path)`: the steps are in this file, which can be larger than the memory and outlives the
+            process. Default: in memory.
 
     Raises:
-        InvalidArgumentError: An argument is invalid, or the rings are too short for one item.
-        SignatureError: The columns of `signature` are not supported, or not those that `items` needs.
+        InvalidArgumentError: An argument is invalid, or the rings are too short for one item. With a file that exists:
+            it has another `capacity` or `num_envs`.
+        SignatureError: The columns of `signature` are not supported, or not those that `items` needs. With a file that
+            exists: they are not those of the file.
         OutOfMemoryError: The memory for the columns of `signature` cannot be reserved.
+        PriorityError: The weight of a priority in the file, `priority ** exponent`, is above 1e290.
+        StorageError: The file cannot be created, for example because the disk is full; it is damaged, not that of a
+            buffer, or in use.
     """
 
     def __init__(
@@ -74,6 +85,7 @@ class ReplayBuffer:
         transforms: Sequence[Transform] = (),
         sampler: Uniform | Prioritized | RecentMix = Uniform(),  # noqa: B008, a constant
         seed: int | None = None,
+        storage: MappedFile | None = None,
     ) -> None:
         self._num_envs = _checks.integer("`num_envs`", num_envs, high=_checks.MAX_I32)
         capacity = _checks.integer("`capacity`", capacity, high=_MAX_CAPACITY)
@@ -95,7 +107,14 @@ class ReplayBuffer:
                 f"{counted(item_steps, 'step')}; got {capacity}"
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
+        self._path: str | None = None
+        if storage is not None:
+            _checks.instance_of("`storage`", storage, MappedFile, "engram.buffers.MappedFile(...) or None")
+            self._path = str(Path(storage.path).absolute())  # the first step may be added in another directory
+            of_file = _engram.mapped_signature(self._path)
+            signature = of_file if signature is None else signature
         self._first_add_lock = threading.Lock()  # held while the first step creates the native buffer
+        self._is_closed = False
         self._native: _engram.ReplayBuffer | None = None
         if signature is not None:
             self._use(self._create(signature))
@@ -111,6 +130,8 @@ class ReplayBuffer:
             SignatureError: The step differs from the signature or the first step in structure, dtype or shape.
             InvalidArgumentError: `env_id` is out of range, or missing although there are several environments.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+            StorageError: The file of `storage` cannot be created or written.
+            ClosedError: The buffer is closed.
         """
         self._add("add", step, (), env_id=env_id)
 
@@ -125,6 +146,8 @@ class ReplayBuffer:
             SignatureError: The steps differ from the signature or the first step in structure, dtype or shape.
             InvalidArgumentError: An environment is out of range or repeated.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+            StorageError: The file of `storage` cannot be created or written.
+            ClosedError: The buffer is closed.
         """
         self._add("add_batch", steps, ("num_envs",), env_ids=env_ids)
 
@@ -139,6 +162,8 @@ class ReplayBuffer:
             SignatureError: The steps differ from the signature or the first step in structure, dtype or shape.
             InvalidArgumentError: An environment is out of range or repeated.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+            StorageError: The file of `storage` cannot be created or written.
+            ClosedError: The buffer is closed.
         """
         self._add("add_steps", steps, ("num_envs", "T"), env_ids=env_ids)
 
@@ -159,6 +184,8 @@ class ReplayBuffer:
             InvalidArgumentError: There are no steps, or a step before the last one ends an episode; `env_id` is out of
                 range, or missing although there are several environments.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+            StorageError: The file of `storage` cannot be created or written.
+            ClosedError: The buffer is closed.
         """
         self._add("add_episode", steps, ("T",), env_id=env_id)
 
@@ -174,9 +201,10 @@ class ReplayBuffer:
 
         Raises:
             InvalidArgumentError: An environment is out of range or repeated.
+            ClosedError: The buffer is closed.
         """
-        if self._native is not None:
-            self._native.end_episodes(env_ids=env_ids)
+        if (native := self._open_native()) is not None:
+            native.end_episodes(env_ids=env_ids)
         elif env_ids is not None:
             _engram.check_env_ids(env_ids, self._num_envs)
 
@@ -197,15 +225,16 @@ class ReplayBuffer:
             InvalidArgumentError: `batch_size` or `out` is invalid, or `replacement` is False, and the sampler is
                 not `Uniform`.
             OutOfMemoryError: The batch is too large to be allocated.
+            ClosedError: The buffer is closed.
         """
         size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
         _checks.boolean("`replacement`", replacement)
         if not replacement and not isinstance(self._sampler, Uniform):
             kind = type(self._sampler).__name__
             raise InvalidArgumentError(f"`replacement` must be True with a {kind} sampler; got False")
-        if self._native is None:
+        if (native := self._open_native()) is None:
             raise UnsatisfiableError("the replay buffer is empty; add steps before sampling")
-        return self._finished(self._native.sample(size, bool(replacement), out))
+        return self._finished(native.sample(size, bool(replacement), out))
 
     def epoch(self, batch_size: int, *, drop_last: bool = False) -> Iterator[BufferBatch]:
         """Iterates over all current items once, in random order, with 8 bytes of memory per item.
@@ -223,12 +252,41 @@ class ReplayBuffer:
         Raises:
             InvalidArgumentError: An argument is invalid.
             OutOfMemoryError: The keys of all items or a batch cannot be allocated.
+            ClosedError: The buffer is closed, or was closed during the iteration.
         """
         size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
         _checks.boolean("`drop_last`", drop_last)
-        if self._native is None:
+        if (native := self._open_native()) is None:
             return iter(())
-        return self._batches(self._native.epoch(), size, drop_last=drop_last)
+        return self._batches(native.epoch(), size, drop_last=drop_last)
+
+    def scan(self, batch_size: int = 256, *, steps: bool = False) -> Iterator[BufferBatch]:
+        """Iterates over all items once, in order: environment after environment, oldest first.
+
+        Unlike `sample` and `epoch`, it makes no random choices, so that later samples do not depend on it, and goals are
+        those that were stored, also with `HER`. The items
+        are those that the buffer has during this call: later ones are not included. A scan holds none of them: each
+        batch is read when it is returned, with the priorities of that moment, and without the items that were
+        overwritten or removed meanwhile.
+
+        Args:
+            batch_size: Maximum number of items per batch, `B`. Only the last batch has fewer.
+            steps: If True, iterate over all stored steps, as they were added, instead of over items. There are more of
+                them: those with which no item begins yet are included.
+
+        Yields:
+            Batches, as `BufferBatch`. In `info`, `probability` is 1, and for steps `priority` is None.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
+            OutOfMemoryError: A batch is too large to be allocated.
+            ClosedError: The buffer is closed, or was closed during the iteration.
+        """
+        size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
+        _checks.boolean("`steps`", steps)
+        if (native := self._open_native()) is None:
+            return iter(())
+        return self._batches(native.scan(bool(steps)), size, drop_last=False)
 
     def update_priorities(self, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
         """Sets the priorities of items. Keys of items that are no longer in the buffer are skipped.
@@ -247,21 +305,26 @@ class ReplayBuffer:
                 1e290. No priority is changed.
             InvalidArgumentError: The sampler is not Prioritized; `keys` and `priorities` differ in length, have more
                 than one axis, or are not numbers.
+            ClosedError: The buffer is closed.
         """
         if not isinstance(self._sampler, Prioritized):
             raise InvalidArgumentError(
                 "priorities need a Prioritized sampler; create the buffer with `sampler=selectors.Prioritized(...)`"
             )
         checked = key_array(keys), priority_array(priorities)
-        return 0 if self._native is None else self._native.update_priorities(*checked)
+        native = self._open_native()
+        return 0 if native is None else native.update_priorities(*checked)
 
     def clear(self) -> None:
         """Removes all steps. The columns stay, with their memory; keys are not used again.
 
         The next step of each environment counts as the first one of an episode.
+
+        Raises:
+            ClosedError: The buffer is closed.
         """
-        if self._native is not None:
-            self._native.clear()
+        if (native := self._open_native()) is not None:
+            native.clear()
 
     def save(self, path: str | PathLike[str]) -> int:
         """Saves the buffer to a file: its steps, their positions, episodes and priorities, and the random state.
@@ -280,13 +343,14 @@ class ReplayBuffer:
             StorageError: The file cannot be written, for example because the disk is full.
             UnsatisfiableError: The buffer has no columns yet: no step was added, and there is no `signature`.
             InvalidArgumentError: `path` is not a path.
+            ClosedError: The buffer is closed.
         """
         file = _checks.file("`path`", path)
-        if self._native is None:
+        if (native := self._open_native()) is None:
             raise UnsatisfiableError(
                 "the replay buffer has no columns to save yet; add a step first, or create it with `signature`"
             )
-        return self._native.save(file)
+        return native.save(file)
 
     def restore(self, path: str | PathLike[str]) -> None:
         """Fills this buffer from a file that `save` has written; no step may have been added to it before.
@@ -312,17 +376,65 @@ class ReplayBuffer:
                 or `path` is not a path.
             PriorityError: The weight of a priority, `priority ** exponent`, is above 1e290.
             OutOfMemoryError: The memory for `capacity` steps cannot be reserved.
+            ClosedError: The buffer is closed.
         """
         saved = _engram.SavedBuffer(_checks.file("`path`", path))
         with self._first_add_lock:
-            native = self._create(saved.signature()) if self._native is None else self._native
-            native.restore(saved)
-            self._use(native)
+            if (native := self._open_native()) is not None:
+                native.restore(saved)
+            else:
+                self._start(self._create(saved.signature()), "restore", saved)
+
+    def flush(self) -> None:
+        """Makes all steps and priorities durable that this buffer has in its file, and the random state.
+
+        After a power failure, the file has the steps of the last flush: see `MappedFile`. Other threads can use the
+        buffer meanwhile.
+
+        Raises:
+            InvalidArgumentError: The buffer has no `storage`.
+            StorageError: The file cannot be written. Then no later flush succeeds.
+            ClosedError: The buffer is closed.
+        """
+        if self._path is None:
+            raise InvalidArgumentError(
+                "`flush` needs a buffer in a file; create it with `storage=MappedFile(...)`, or use `save`"
+            )
+        if (native := self._open_native()) is not None:
+            native.flush()
+
+    def close(self) -> None:
+        """Flushes the buffer, closes its file and releases all memory. Can be called more than once.
+
+        Later calls of other methods raise `ClosedError`. A buffer that is not closed keeps its file in use until it is
+        garbage-collected, or the process ends.
+
+        Raises:
+            StorageError: The file cannot be written. The buffer is closed nevertheless.
+        """
+        with self._first_add_lock:
+            self._is_closed = True
+            if self._native is not None:
+                self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(ForkedError):  # in a forked child, the parent closes the buffer
+            self.close()
 
     @property
     def num_items(self) -> int:
-        """Number of items that `sample` chooses among."""
-        return 0 if self._native is None else self._native.sizes()[1]
+        """Number of items that `sample` chooses among.
+
+        Raises:
+            ClosedError: The buffer is closed.
+        """
+        native = self._open_native()
+        return 0 if native is None else native.sizes()[1]
 
     @property
     def capacity(self) -> int:
@@ -336,15 +448,24 @@ class ReplayBuffer:
 
     def __len__(self) -> int:
         """Number of steps in the buffer."""
-        return 0 if self._native is None else self._native.sizes()[0]
+        native = self._open_native()
+        return 0 if native is None else native.sizes()[0]
 
     def __repr__(self) -> str:
         environments = "" if self._num_envs == 1 else f", {counted(self._num_envs, 'environment')}"
         settings = f"{self._items!r}, {self._sampler!r}"
+        if self._is_closed:
+            return f"ReplayBuffer(closed, {settings})"
         return (
             f"ReplayBuffer({len(self):,} of {counted(self.capacity, 'step')}{environments}, "
             f"{counted(self.num_items, 'item')}, {settings})"
         )
+
+    def _open_native(self) -> _engram.ReplayBuffer | None:
+        """Returns the native buffer, which checks in each call that it is open; None if there are no columns yet."""
+        if self._native is None and self._is_closed:
+            raise ClosedError("the replay buffer is closed")
+        return self._native
 
     def _create(self, signature: Any) -> _engram.ReplayBuffer:  # noqa: ANN401, a nest
         """Returns the native buffer for steps of this signature."""
@@ -360,16 +481,25 @@ class ReplayBuffer:
             sampler = CompiledSampler(exponent=self._sampler.exponent)
         elif isinstance(self._sampler, RecentMix):
             sampler = CompiledSampler(recent=self._sampler._compile(self._num_envs))  # noqa: SLF001, of this package
-        return _engram.ReplayBuffer(signature, items, self._num_envs, self._ring_length, sampler, self._seed)
+        size = (self._num_envs, self._ring_length)
+        return _engram.ReplayBuffer(signature, items, size, sampler, self._seed, self._path)
 
     def _add(self, method: str, steps: Any, leading_axes: Sequence[str], **environments: Any) -> None:  # noqa: ANN401
         """Calls a method of the native buffer, which is created at the first step."""
         with self._first_add_lock:
-            native = self._native
-            if native is None:
-                native = self._create(derive_signature(steps, leading_axes))
-            getattr(native, method)(steps, **environments)
-            self._use(native)  # not reached if the first step was rejected
+            if (native := self._open_native()) is not None:
+                getattr(native, method)(steps, **environments)
+            else:
+                self._start(self._create(derive_signature(steps, leading_axes)), method, steps, **environments)
+
+    def _start(self, native: _engram.ReplayBuffer, method: str, data: Any, **environments: Any) -> None:  # noqa: ANN401
+        """Uses a new native buffer if this method accepts the data; otherwise discards it."""
+        try:
+            getattr(native, method)(data, **environments)
+        except BaseException:
+            native.discard()
+            raise
+        self._use(native)
 
     def _use(self, native: _engram.ReplayBuffer) -> None:
         """Makes `native` the buffer that all methods use."""
@@ -379,9 +509,9 @@ class ReplayBuffer:
             if getattr(type(self), name) is getattr(ReplayBuffer, name):
                 setattr(self, name, getattr(native, name))
 
-    def _batches(self, epoch: _engram.Epoch, batch_size: int, *, drop_last: bool) -> Iterator[BufferBatch]:
-        """Yields the batches of an epoch."""
-        while (native := epoch.next(batch_size)) is not None:
+    def _batches(self, reader: _engram.BufferReader, batch_size: int, *, drop_last: bool) -> Iterator[BufferBatch]:
+        """Yields the batches of an epoch or a scan."""
+        while (native := reader.next(batch_size)) is not None:
             if drop_last and len(native) < batch_size:
                 return
             yield self._finished(native)

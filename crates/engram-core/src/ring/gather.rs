@@ -150,10 +150,8 @@ impl RingGather {
             |column, item| item * item_bytes[column],
             |range, outputs| {
                 let mut outputs = outputs;
-                if !goal_rows.is_empty() {
-                    let (starts, goal_rows) = (&starts[range.clone()], &goal_rows[range.clone()]);
-                    self.gather_goals(ring, starts, goal_rows, &mut outputs);
-                }
+                let goal_rows = goal_rows.get(range.clone()).unwrap_or_default();
+                self.gather_goals(ring, &starts[range.clone()], goal_rows, &mut outputs);
                 let sequences = |length, burn_in, continues| -> Vec<Sequence> {
                     let starts = starts[range.clone()].iter();
                     starts
@@ -183,7 +181,8 @@ impl RingGather {
         )
     }
 
-    /// Copies the goals of items: those that steps in `goal_rows` achieved, or the items' own ones.
+    /// Copies the goals of items: those that steps in `goal_rows` achieved, or the items' own ones; only these if there are
+    /// no `goal_rows`.
     fn gather_goals(
         &self,
         ring: &Ring,
@@ -191,13 +190,17 @@ impl RingGather {
         goal_rows: &[Option<usize>],
         outputs: &mut [&mut [u8]],
     ) {
+        let is_goal = |output: &OutputColumn| matches!(output.source, OutputSource::Goal { .. });
+        if !self.outputs.iter().any(is_goal) {
+            return;
+        }
         let rows = rows_of(ring, starts);
         for (output, out) in self.outputs.iter().zip(outputs) {
             if let OutputSource::Goal { column, achieved } = output.source {
                 let cells = out.chunks_exact_mut(ring.columns[column].cell_bytes.max(1));
-                for ((row, goal_row), out) in rows.iter().zip(goal_rows).zip(cells) {
-                    let cell = match goal_row {
-                        Some(row) => ring.columns[achieved].cell(*row),
+                for (number, (row, out)) in rows.iter().zip(cells).enumerate() {
+                    let cell = match goal_rows.get(number).copied().flatten() {
+                        Some(row) => ring.columns[achieved].cell(row),
                         None => ring.columns[column].cell(*row),
                     };
                     copy(out, cell);

@@ -8,7 +8,7 @@ use hashbrown::HashSet;
 
 use super::episode_starts::EpisodeStarts;
 use super::largest::Largest;
-use super::{CUT, FIRST, Ring, RingItems, filled};
+use super::{Ring, RingItems, filled};
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
 use crate::prefetch::prefetch_line;
@@ -20,6 +20,10 @@ use crate::text::count;
 
 /// Priority of a new item if no item has a priority above 0.
 const DEFAULT_PRIORITY: f64 = 1.0;
+
+/// Stored in place of a priority in the row of a step that is between the first steps of episodes, if these are what items
+/// begin with.
+const NO_ITEM: f64 = f64::NAN;
 
 /// Number of priorities that are updated together: their memory is prefetched first, so that the cache misses overlap.
 const UPDATES_TOGETHER: usize = 64;
@@ -108,7 +112,7 @@ impl StartRange {
 #[derive(Debug)]
 pub struct Priorities {
     exponent: f64,
-    /// One number per row; 0 for rows with which no item begins.
+    /// One number per row; 0 or [`NO_ITEM`] for rows with which no item begins.
     values: AlignedBytes,
     /// `values` raised to `exponent`.
     tree: SumTree<FixedSums>,
@@ -121,11 +125,18 @@ impl Priorities {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn new(exponent: f64, rows: usize) -> Result<Self> {
+        Self::in_memory(exponent, rows, None)
+    }
+
+    /// [`Self::new`] in `memory` or, for `None`, on the heap.
+    fn in_memory(exponent: f64, rows: usize, memory: Option<AlignedBytes>) -> Result<Self> {
         let bytes = rows.checked_mul(size_of::<f64>());
         let too_large = || Error::out_of_memory("the sampler of the replay buffer", bytes);
         Ok(Self {
             exponent,
-            values: bytes.and_then(AlignedBytes::zeroed).ok_or_else(too_large)?,
+            values: memory
+                .or_else(|| bytes.and_then(AlignedBytes::zeroed))
+                .ok_or_else(too_large)?,
             tree: SumTree::with_leaves(rows).ok_or_else(too_large)?,
             largest: Largest::new(rows)?,
         })
@@ -138,8 +149,22 @@ impl Priorities {
     /// Sets a priority. Its weight, `priority ** exponent`, must be finite and at least 0.
     pub fn set(&mut self, row: usize, priority: f64) {
         let old = std::mem::replace(&mut self.values.as_f64s_mut()[row], priority);
-        self.largest.change(row, old, priority);
-        self.tree.set(row, weight(priority, self.exponent));
+        self.record(row, old, priority);
+    }
+
+    /// Removes the priority of a row with which an item began, or which was between such rows.
+    fn remove(&mut self, row: usize) {
+        if self.get(row).is_nan() {
+            self.values.as_f64s_mut()[row] = 0.0;
+        } else {
+            self.set(row, 0.0);
+        }
+    }
+
+    /// Records that the priority of a row was `old` and is `new` now.
+    fn record(&mut self, row: usize, old: f64, new: f64) {
+        self.largest.change(row, old, new);
+        self.tree.set(row, weight(new, self.exponent));
     }
 
     /// Prefetches the priority of this row.
@@ -169,13 +194,19 @@ impl Priorities {
 }
 
 impl ItemIndex {
-    /// The index of an empty ring. `exponent` is that of a `Prioritized` selector; `None` for a `Uniform` one.
+    /// The index of an empty ring. `exponent` is that of a `Prioritized` selector; `None` for a `Uniform` one. `memory` is
+    /// that of the priorities; `None` for memory on the heap.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub(super) fn new(ring: &Ring, items: &RingItems, exponent: Option<f64>) -> Result<Self> {
+    pub(super) fn new(
+        ring: &Ring,
+        items: &RingItems,
+        exponent: Option<f64>,
+        memory: Option<AlignedBytes>,
+    ) -> Result<Self> {
         let rows = ring.num_envs() * ring.length();
-        let priorities = exponent.map(|exponent| Priorities::new(exponent, rows));
+        let priorities = exponent.map(|exponent| Priorities::in_memory(exponent, rows, memory));
         Ok(Self {
             ranges: filled(StartRange::default(), ring.num_envs())?,
             len: 0,
@@ -213,13 +244,30 @@ impl ItemIndex {
         }
     }
 
+    /// The items of an environment that begin with steps of this range, oldest first.
+    pub(super) fn items_within<'a>(
+        &'a self,
+        ring: &'a Ring,
+        env: usize,
+        positions: Range<u64>,
+    ) -> impl Iterator<Item = ItemStart> + 'a {
+        let items = positions.filter(move |position| self.begins_item(ring, env, *position));
+        items.map(move |position| ItemStart {
+            env,
+            position,
+            slot: ring.slot(env, position),
+        })
+    }
+
     /// True if the stored step at this position begins an item.
     fn begins_item(&self, ring: &Ring, env: usize, position: u64) -> bool {
-        let starts_episode = || {
-            let row = ring.row(env, ring.slot(env, position));
-            ring.flags[row] & (FIRST | CUT) != 0
-        };
-        self.ranges[env].positions().contains(&position) && (!self.of_episodes || starts_episode())
+        self.ranges[env].positions().contains(&position)
+            && (!self.of_episodes || ring.begins_episode(ring.row(env, ring.slot(env, position))))
+    }
+
+    /// Positions of the steps of an environment that items begin with.
+    pub(super) fn starts(&self, env: usize) -> Range<u64> {
+        self.ranges[env].positions()
     }
 
     /// Updates the items of these environments after steps were added to or removed from the ring.
@@ -236,7 +284,7 @@ impl ItemIndex {
             let slot = self.ranges[env].slot;
             let old = self.ranges[env].positions();
             let new_range = self.range(ring, env, &new);
-            let episodes = self.episode_starts(ring);
+            let of_episodes = self.of_episodes;
             if let Some(priorities) = &mut self.priorities {
                 // The rows of `len` slots, of which the first is `offset` slots after `from`.
                 let rows = |from: usize, offset: u64, len: u64| {
@@ -248,20 +296,15 @@ impl ItemIndex {
                 };
                 let gone = old.start..new.start.clamp(old.start, old.end);
                 for row in rows(slot, 0, gone.end - gone.start) {
-                    // Most steps of episodes begin no item.
-                    if episodes.is_none() || priorities.get(row) > 0.0 {
-                        priorities.set(row, 0.0);
-                    }
+                    priorities.remove(row);
                 }
                 let added = old.end.clamp(new.start, new.end)..new.end;
-                if let Some(episodes) = episodes {
-                    for position in episodes.within(env, added) {
-                        priorities.set(ring.row(env, ring.slot(env, position)), initial);
-                    }
-                } else {
-                    let offset = added.start - new.start;
-                    for row in rows(new_range.slot, offset, added.end - added.start) {
+                let offset = added.start - new.start;
+                for row in rows(new_range.slot, offset, added.end - added.start) {
+                    if !of_episodes || ring.begins_episode(row) {
                         priorities.set(row, initial);
+                    } else {
+                        priorities.values.as_f64s_mut()[row] = NO_ITEM;
                     }
                 }
             }

@@ -1,13 +1,11 @@
 //! Saving a [`StepBuffer`], and filling one from a save: the steps of environments, in runs of consecutive ones.
 
-use super::{CUT, ENDED, FIRST, StepBuffer, TERMINATED, filled};
+use super::reopen::MAX_STEPS;
+use super::{CUT, ENDED, EnvRing, FIRST, StepBuffer, TERMINATED, filled};
 use crate::error::{Error, Result};
 use crate::selector::TableRng;
 use crate::shared_bytes::SharedBytes;
 use crate::text::count;
-
-/// Maximum number of steps that the environments of a buffer have had together. Larger numbers in a save could overflow.
-const MAX_STEPS: u64 = 1 << 62;
 
 /// Which steps of an environment a buffer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,10 +176,8 @@ impl<'a> BufferRestore<'a> {
         for (saved, (missing, env)) in envs.iter().zip(missing.iter_mut().zip(&mut ring.envs)) {
             *missing = (saved.added - saved.stored, saved.added);
             // Only the newest steps fit into a smaller buffer.
-            env.added = saved.added - saved.stored.min(ring.length as u64);
-            #[expect(clippy::cast_possible_truncation, reason = "below `length`")]
-            let slot = (env.added % ring.length as u64) as usize;
-            env.next_slot = slot;
+            let oldest = saved.added - saved.stored.min(ring.length as u64);
+            *env = EnvRing::at(oldest, oldest, ring.length);
         }
         Ok(Self {
             buffer,
@@ -279,6 +275,7 @@ impl<'a> BufferRestore<'a> {
         index.finish_restore(ring, items);
         *own = rng;
         self.is_finished = true;
+        self.buffer.publish_together();
         Ok(())
     }
 }

@@ -4,8 +4,8 @@ use rand_xoshiro::rand_core::SeedableRng;
 
 use super::sequences::gather_steps_from;
 use super::{
-    Drawn, EpisodeColumns, Hindsight, ItemIndex, ItemStart, OutputColumn, RecentMix, Ring,
-    RingGather, RingItems,
+    BufferMemory, Drawn, EpisodeColumns, Hindsight, ItemIndex, ItemStart, LiveState, OutputColumn,
+    RecentMix, Ring, RingGather, RingItems,
 };
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
@@ -23,6 +23,8 @@ pub struct StepBuffer {
     hindsight: Option<Hindsight>,
     recent: Option<RecentMix>,
     pub(super) rng: TableRng,
+    /// Only if the memory of the buffer outlives the process.
+    pub(super) live: Option<LiveState>,
 }
 
 /// The settings of a [`StepBuffer`].
@@ -61,28 +63,42 @@ impl StepBuffer {
     /// [`Error::OutOfMemory`] if it needs too much memory. [`Error::Signature`] if the column of the rewards or one of the
     /// `episode_columns` has a dtype or shape that is not allowed.
     pub fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
+        Self::in_memory(options, None)
+    }
+
+    /// [`Self::new`] in this memory, of which the parts have the sizes that [`BufferMemory::sizes`] returns. Steps in it
+    /// are not part of the buffer before [`Self::reopen`].
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn in_memory(
+        options: &StepBufferOptions<'_>,
+        memory: Option<BufferMemory>,
+    ) -> Result<Self> {
         let gather = RingGather::new(options)?;
-        let mut ring = Ring::new(
-            options.cells,
-            options.names,
-            options.num_envs,
-            options.length,
-            options.episode_columns,
-        )?
-        .with_lookback(gather.lookback());
+        let (live, priorities, memory) = match memory {
+            Some(memory) => (
+                Some(memory.live),
+                Some(memory.priorities),
+                Some(memory.ring),
+            ),
+            None => (None, None, None),
+        };
+        let mut ring = Ring::new(options, memory)?.with_lookback(gather.lookback());
         if let RingItems::Episodes { max_length } = options.items {
             ring = ring.with_episode_starts(Some(max_length))?;
         } else if options.hindsight.is_some() {
             ring = ring.with_episode_starts(None)?;
         }
         Ok(Self {
-            index: ItemIndex::new(&ring, &options.items, options.exponent)?,
+            index: ItemIndex::new(&ring, &options.items, options.exponent, priorities)?,
             ring,
             items: options.items,
             gather,
             hindsight: options.hindsight,
             recent: options.recent,
             rng: TableRng::seed_from_u64(options.seed),
+            live,
         })
     }
 
@@ -115,9 +131,22 @@ impl StepBuffer {
 
     /// Adds steps; see [`Ring::add`].
     pub fn add(&mut self, envs: &[usize], columns: &[SharedBytes<'_>], steps: usize) {
+        if let Some(live) = &mut self.live {
+            for env in envs {
+                live.begin_write(*env, self.ring.envs[*env].added + steps as u64);
+            }
+        }
         self.ring.add(envs, columns, steps);
         self.index
             .update(&self.ring, &self.items, envs.iter().copied());
+        self.publish(envs.iter().copied());
+    }
+
+    /// Adds a whole episode to an environment, apart from the steps before and after it.
+    pub fn add_episode(&mut self, env: usize, columns: &[SharedBytes<'_>], steps: usize) {
+        self.end_episodes(&[env]);
+        self.add(&[env], columns, steps);
+        self.end_episodes(&[env]);
     }
 
     /// Ends the episodes of these environments; see [`Ring::end_episode`].
@@ -127,6 +156,7 @@ impl StepBuffer {
         }
         self.index
             .update(&self.ring, &self.items, envs.iter().copied());
+        self.publish(envs.iter().copied());
     }
 
     /// Removes all steps.
@@ -134,6 +164,7 @@ impl StepBuffer {
         self.ring.clear();
         self.index
             .update(&self.ring, &self.items, 0..self.ring.num_envs());
+        self.publish(0..self.ring.num_envs());
     }
 
     /// Draws `n` items.
@@ -204,7 +235,7 @@ impl StepBuffer {
             burn_in: 0,
             continues: true,
         };
-        let mut index = ItemIndex::new(&self.ring, &items, None)?;
+        let mut index = ItemIndex::new(&self.ring, &items, None, None)?;
         index.update(&self.ring, &items, 0..self.ring.num_envs());
         if index.len() == 0 {
             return Err(Error::Unsatisfiable(self.why_empty(&items)));

@@ -58,28 +58,7 @@ impl SavedBuffer {
 
     /// [`Self::open`] for an open file; `path` is for messages.
     pub(super) fn read(path: &Path, file: Box<dyn ReadableFile>) -> Result<Self> {
-        let error = |reason: String| Error::Storage(format!("{} {reason}", path.display()));
-        let records = match RecordReader::new(file) {
-            Ok(Ok(records)) => records,
-            Ok(Err(HeaderError::Corrupt(UnusableData(reason)))) => {
-                return Err(error(format!("cannot be used: {reason}")));
-            }
-            Ok(Err(HeaderError::UnsupportedVersion(version))) => {
-                let this = format!("but this release reads only version {VERSION}");
-                return Err(error(format!("has format version {version}, {this}")));
-            }
-            Err(cause) => return Err(error(format!("cannot be read: {cause}"))),
-        };
-        if records.header.kind != FileKind::SavedBuffer {
-            return Err(error(
-                "is a file of a store, not a saved replay buffer".into(),
-            ));
-        }
-        let mut records = Records {
-            path: path.to_path_buf(),
-            reader: records,
-            count: 0,
-        };
+        let mut records = Records::open(path, file, FileKind::SavedBuffer)?;
         let mut dictionary = ReadDictionary::default();
         let header = loop {
             let read = |kind, body: &[u8]| {
@@ -109,20 +88,7 @@ impl SavedBuffer {
     /// # Errors
     /// [`Error::Signature`] if not.
     pub fn check_schema(&self, of_buffer: &Schema) -> Result<()> {
-        let saved = self.schema();
-        if saved == of_buffer {
-            return Ok(());
-        }
-        let [saved, of_buffer] = [saved, of_buffer].map(describe_columns);
-        let difference = if saved == of_buffer {
-            format!("the columns are nested in other containers; both have {saved}")
-        } else {
-            format!("the save has {saved}; this buffer has {of_buffer}")
-        };
-        let path = self.records.path.display();
-        Err(Error::Signature(format!(
-            "{path}: its steps differ from those of this buffer: {difference}"
-        )))
+        check_schema(&self.records.path, self.schema(), of_buffer)
     }
 
     /// Fills a buffer to which no step was added, whose steps have the schema of the save. A buffer with fewer slots gets
@@ -179,6 +145,26 @@ impl SavedBuffer {
         finished.map_err(|error| records.to_error(error))?;
         Ok(true)
     }
+}
+
+/// Checks that the steps of a buffer have the schema of the steps in a file.
+///
+/// # Errors
+/// [`Error::Signature`] if not.
+pub(super) fn check_schema(path: &Path, of_file: &Schema, of_buffer: &Schema) -> Result<()> {
+    if of_file == of_buffer {
+        return Ok(());
+    }
+    let [of_file, of_buffer] = [of_file, of_buffer].map(describe_columns);
+    let difference = if of_file == of_buffer {
+        format!("the columns are nested in other containers; both have {of_file}")
+    } else {
+        format!("the file has {of_file}; this buffer has {of_buffer}")
+    };
+    let path = path.display();
+    Err(Error::Signature(format!(
+        "{path}: its steps differ from those of this buffer: {difference}"
+    )))
 }
 
 /// Lists columns with their dtypes and shapes.
@@ -246,19 +232,48 @@ impl BufferHeader {
     }
 }
 
-/// The records of a file, of which all must be intact.
+/// The records of a replay buffer's file, of which all must be intact.
 #[derive(Debug)]
-struct Records {
+pub(super) struct Records {
     /// For messages.
     path: PathBuf,
-    reader: RecordReader,
+    pub(super) reader: RecordReader,
     /// Number of records read.
     count: u64,
 }
 
 impl Records {
+    /// Reads the header of a file, which must have this kind.
+    pub(super) fn open(path: &Path, file: Box<dyn ReadableFile>, kind: FileKind) -> Result<Self> {
+        let error = |reason: &str| Error::Storage(format!("{} {reason}", path.display()));
+        let reader = match RecordReader::new(file) {
+            Ok(Ok(reader)) => reader,
+            Ok(Err(HeaderError::Corrupt(UnusableData(reason)))) => {
+                return Err(error(&format!("cannot be used: {reason}")));
+            }
+            Ok(Err(HeaderError::UnsupportedVersion(version))) => {
+                let this = format!("but this release reads only version {VERSION}");
+                return Err(error(&format!("has format version {version}, {this}")));
+            }
+            Err(cause) => return Err(error(&format!("cannot be read: {cause}"))),
+        };
+        let found = reader.header.kind;
+        if found != kind {
+            let [found, expected] = [found, kind].map(FileKind::describe);
+            return Err(error(&format!("is {found}, not {expected}")));
+        }
+        Ok(Self {
+            path: path.into(),
+            reader,
+            count: 0,
+        })
+    }
+
     /// Reads the next record with `read`, which receives its kind and body.
-    fn next<T>(&mut self, read: impl FnOnce(u32, &[u8]) -> Result<T, UnusableData>) -> Result<T> {
+    pub(super) fn next<T>(
+        &mut self,
+        read: impl FnOnce(u32, &[u8]) -> Result<T, UnusableData>,
+    ) -> Result<T> {
         let offset = self.reader.offset();
         let reason = match self.reader.next() {
             Ok(Ok(record)) => match read(record.kind, record.body) {
@@ -308,6 +323,6 @@ impl Records {
 }
 
 /// The error for a record of this kind.
-fn unexpected<T>(kind: u32) -> Result<T, UnusableData> {
+pub(super) fn unexpected<T>(kind: u32) -> Result<T, UnusableData> {
     UnusableData::err(format!("its kind {kind} is unexpected"))
 }

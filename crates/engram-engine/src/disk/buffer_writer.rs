@@ -32,9 +32,9 @@ pub type Interrupted<'a> = &'a mut (dyn FnMut() -> bool + Send);
 /// wait.
 #[derive(Debug)]
 pub struct SaveTarget {
-    path: PathBuf,
-    name: String,
-    directory: OsDirectory,
+    pub(super) path: PathBuf,
+    pub(super) name: String,
+    pub(super) directory: OsDirectory,
 }
 
 impl SaveTarget {

@@ -29,14 +29,9 @@ pub(crate) struct DirectoryLock {
 impl DirectoryLock {
     /// Records this process in the lock file, which it has locked.
     fn new(file: File) -> io::Result<Self> {
-        let text = format!(
-            "process {} since {}\n",
-            std::process::id(),
-            format_utc(ClockReading::now(0).system)
-        );
         file.set_len(0)?;
         (&file).rewind()?;
-        (&file).write_all(text.as_bytes())?;
+        writeln!(&file, "{}", describe_this_process())?;
         Ok(Self {
             _close_on_fork: CloseOnFork::new([file.as_raw_fd()]),
             id: file_id(&file)?,
@@ -130,11 +125,21 @@ fn check_locked(path: &Path, file: &File, outcome: Result<(), TryLockError>) -> 
     }
 }
 
+/// Describes this process and the time for the error of another one: `process 4711 since 2026-11-22 19:14:35 UTC`.
+pub(super) fn describe_this_process() -> String {
+    let now = format_utc(ClockReading::now(0).system);
+    format!("process {} since {now}", std::process::id())
+}
+
+/// The time in a text of [`describe_this_process`], if this process wrote it.
+pub(super) fn since_if_this_process(owner: &str) -> Option<&str> {
+    owner.strip_prefix(&format!("process {} since ", std::process::id()))
+}
+
 /// The error for a directory that `owner` has open.
 fn in_use(path: &Path, owner: &str) -> Error {
     let path = path.display();
-    let since = owner.strip_prefix(&format!("process {} since ", std::process::id()));
-    Error::Storage(match since {
+    Error::Storage(match since_if_this_process(owner) {
         Some(since) => {
             format!(
                 "{path} is in use by this process (since {since}), according to its file `LOCK`: close that store first; if \

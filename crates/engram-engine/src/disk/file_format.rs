@@ -37,15 +37,30 @@ pub(crate) enum FileKind {
     Closed,
     /// A saved replay buffer.
     SavedBuffer,
+    /// A replay buffer that is used in the file.
+    MappedBuffer,
+}
+
+impl FileKind {
+    /// Names the kind in error texts.
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            Self::Checkpoint => "a checkpoint of a store",
+            Self::Log => "a log of a store",
+            Self::Closed => "the mark of a closed store",
+            Self::SavedBuffer => "a saved replay buffer",
+            Self::MappedBuffer => "the file of a mapped replay buffer",
+        }
+    }
 }
 
 /// A file's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
     pub(crate) kind: FileKind,
-    /// Random id of the store that the file belongs to, or of the save.
+    /// Random id of the store that the file belongs to, or of the replay buffer's file.
     pub(crate) store: u64,
-    /// The file's number, as in its name; for a save, its id again.
+    /// The file's number, as in its name; for a replay buffer, its id again.
     pub(crate) number: u64,
 }
 
@@ -59,6 +74,7 @@ impl FileHeader {
             FileKind::Log => 2,
             FileKind::Closed => 3,
             FileKind::SavedBuffer => 4,
+            FileKind::MappedBuffer => 5,
         });
         bytes.put_u64(self.store);
         bytes.put_u64(self.number);
@@ -94,8 +110,9 @@ impl FileHeader {
             2 => FileKind::Log,
             3 => FileKind::Closed,
             4 => FileKind::SavedBuffer,
+            5 => FileKind::MappedBuffer,
             other => {
-                let reason = format!("it has the unknown file kind {other}, expected 1 to 4");
+                let reason = format!("it has the unknown file kind {other}, expected 1 to 5");
                 return Err(UnusableData(reason).into());
             }
         };

@@ -1,6 +1,6 @@
 //! Kinds of records: 1 to 3 occur in logs and checkpoints, 4 to 9 only in logs, 16 to 22 only in checkpoints, 23 only in
-//! the file `CLOSED`, and 24 to 26 only in saved replay buffers, which also have layouts, schemas and an `end` record.
-//! `docs/format.md` specifies their bodies.
+//! the file `CLOSED`, 24 to 26 only in saved replay buffers, and 27 and 28 only in the files of mapped ones. Both also have
+//! layouts and schemas. `docs/format.md` specifies the bodies.
 
 /// Defines a layout.
 pub(crate) const LAYOUT: u32 = 1;
@@ -43,3 +43,7 @@ pub(crate) const BUFFER: u32 = 24;
 pub(crate) const ENVIRONMENTS: u32 = 25;
 /// Consecutive steps of an environment.
 pub(crate) const STEPS: u32 = 26;
+/// A mapped replay buffer: its schema and its size.
+pub(crate) const MAPPED_BUFFER: u32 = 27;
+/// Which steps of a mapped replay buffer are durable, and which process uses it.
+pub(crate) const FLUSHED: u32 = 28;

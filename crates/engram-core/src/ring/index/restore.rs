@@ -3,9 +3,9 @@
 //! While the save is read, the priorities of restored steps are *staged*: stored in the rows of the steps, NaN for steps
 //! with which no item of the save begins.
 
-use super::{DEFAULT_PRIORITY, ItemIndex};
+use super::{DEFAULT_PRIORITY, ItemIndex, NO_ITEM};
 use crate::error::Result;
-use crate::ring::{Ring, RingItems};
+use crate::ring::{EnvRing, EnvState, Ring, RingItems};
 use crate::selector::SelectorKind;
 
 impl ItemIndex {
@@ -29,7 +29,7 @@ impl ItemIndex {
             if self.begins_item(ring, env, position) {
                 *value
             } else {
-                f64::NAN
+                NO_ITEM
             }
         };
         Some(values.iter().zip(position..).map(priority))
@@ -66,6 +66,47 @@ impl ItemIndex {
         Ok(())
     }
 
+    /// Stages the priorities that are in the memory of a buffer already. Those of other rows become 0.
+    ///
+    /// # Errors
+    /// [`crate::Error::Priority`] if one of them is not allowed.
+    pub(in crate::ring) fn stage_own(&mut self, ring: &Ring, states: &[EnvState]) -> Result<()> {
+        let Some(priorities) = &mut self.priorities else {
+            return Ok(());
+        };
+        let kind = SelectorKind::Prioritized {
+            exponent: priorities.exponent,
+        };
+        let values = priorities.values.as_f64s_mut();
+        for (env, state) in states.iter().enumerate() {
+            for (position, row) in ring.stored_rows(env) {
+                if position >= state.priorities_end {
+                    values[row] = f64::NAN;
+                } else if !values[row].is_nan() {
+                    kind.check_priority_for("the replay buffer", values[row])?;
+                }
+            }
+            let EnvRing {
+                stored, next_slot, ..
+            } = ring.envs[env];
+            for number in 0..ring.length() - stored {
+                let row = ring.row(env, ring.slot_after(next_slot, number));
+                if values[row].to_bits() != 0 {
+                    values[row] = 0.0; // only then, so that unused memory stays unused
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Position after the last item of an environment, whose priority is stored; 0 without priorities.
+    pub(in crate::ring) fn priorities_end(&self, env: usize) -> u64 {
+        match self.priorities {
+            Some(_) => self.ranges[env].positions().end,
+            None => 0,
+        }
+    }
+
     /// Removes all staged priorities.
     pub(in crate::ring) fn discard_staged(&mut self, ring: &Ring) {
         if let Some(priorities) = &mut self.priorities {
@@ -88,11 +129,15 @@ impl ItemIndex {
         let rows = || {
             (0..ring.num_envs()).flat_map(|env| {
                 let stored = ring.stored_rows(env);
-                stored.map(move |(position, row)| (row, index.begins_item(ring, env, position)))
+                let items = index.ranges[env].positions();
+                stored.map(move |(position, row)| {
+                    let is_between = items.contains(&position);
+                    (row, index.begins_item(ring, env, position), is_between)
+                })
             })
         };
         let mut largest = 0.0;
-        for (row, _) in rows().filter(|(_, is_item)| *is_item) {
+        for (row, ..) in rows().filter(|(_, is_item, _)| *is_item) {
             largest = f64::max(largest, priorities.get(row)); // not NaN
         }
         let initial = if largest > 0.0 {
@@ -100,11 +145,15 @@ impl ItemIndex {
         } else {
             DEFAULT_PRIORITY
         };
-        for (row, is_item) in rows() {
-            let staged = std::mem::replace(&mut priorities.values.as_f64s_mut()[row], 0.0);
-            if is_item {
-                priorities.set(row, if staged.is_nan() { initial } else { staged });
+        for (row, is_item, is_between) in rows() {
+            if !is_item {
+                priorities.values.as_f64s_mut()[row] = if is_between { NO_ITEM } else { 0.0 };
+                continue;
             }
+            let staged = priorities.get(row);
+            let priority = if staged.is_nan() { initial } else { staged };
+            priorities.values.as_f64s_mut()[row] = priority;
+            priorities.record(row, 0.0, priority);
         }
         self.priorities = Some(priorities);
     }

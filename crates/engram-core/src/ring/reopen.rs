@@ -1,0 +1,147 @@
+//! Continuing with the steps that are in the memory of a buffer, such as a mapped file that an earlier process has used.
+
+use super::live_state::EnvState;
+use super::{CUT, ENDED, EnvRing, EpisodeColumns, FIRST, Ring, StepBuffer, TERMINATED};
+use crate::error::{Error, Result};
+use crate::selector::TableRng;
+
+/// Maximum number of steps that the environments of a buffer have had together. Larger numbers, which a file may contain,
+/// could overflow.
+pub(super) const MAX_STEPS: u64 = 1 << 62;
+
+impl StepBuffer {
+    /// Continues with the steps in the memory of a new buffer. `states` states which they are; `has_flags` is true if their
+    /// flags state where episodes end. Otherwise the columns do, and the oldest step of each environment counts as the
+    /// first one of an episode.
+    ///
+    /// # Errors
+    /// [`Error::Payload`] if the states or flags are invalid; [`Error::Priority`] if a priority is too large for the
+    /// sampler. Then the buffer must not be used.
+    pub fn reopen(&mut self, states: &[EnvState], has_flags: bool, rng: TableRng) -> Result<()> {
+        let Self {
+            ring, items, index, ..
+        } = self;
+        ring.check_states(states)?;
+        for (env, state) in ring.envs.iter_mut().zip(states) {
+            *env = EnvRing::at(state.oldest, state.added, ring.length);
+            ring.len += env.stored;
+        }
+        if let Some(columns) = ring.episode_columns {
+            for env in 0..ring.num_envs() {
+                if !has_flags {
+                    ring.write_flags_again(env, columns);
+                }
+                ring.find_episodes(env)?;
+            }
+            ring.cut_headless_episodes();
+        }
+        index.stage_own(ring, states)?;
+        index.finish_restore(ring, items);
+        self.rng = rng;
+        let has_flags = self.has_flags();
+        if let Some(live) = &mut self.live {
+            live.set_has_flags(has_flags);
+        }
+        self.publish(0..self.num_envs());
+        Ok(())
+    }
+
+    /// Which steps and priorities of an environment the buffer has.
+    #[must_use]
+    pub fn env_state(&self, env: usize) -> EnvState {
+        EnvState {
+            oldest: self.ring.oldest(env),
+            added: self.ring.envs[env].added,
+            priorities_end: self.index.priorities_end(env),
+        }
+    }
+
+    /// Stores the states of environments in the live state, if there is one.
+    pub(super) fn publish(&mut self, envs: impl Iterator<Item = usize>) {
+        let Some(mut live) = self.live.take() else {
+            return;
+        };
+        envs.for_each(|env| live.publish(env, self.env_state(env)));
+        self.live = Some(live);
+    }
+
+    /// Stores the states of all environments: if the process is killed meanwhile, the live state has none of them.
+    pub(super) fn publish_together(&mut self) {
+        let Some(mut live) = self.live.take() else {
+            return;
+        };
+        let envs = 0..self.num_envs();
+        live.change_all(|live| envs.for_each(|env| live.publish(env, self.env_state(env))));
+        self.live = Some(live);
+    }
+}
+
+impl EnvRing {
+    /// An environment with the steps from `oldest` on, `added` excluded, in `length` slots.
+    pub(super) fn at(oldest: u64, added: u64, length: usize) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "both are at most `length`")]
+        let (stored, next_slot) = ((added - oldest) as usize, (added % length as u64) as usize);
+        Self {
+            added,
+            stored,
+            next_slot,
+            newest_end: 0,
+        }
+    }
+}
+
+impl Ring {
+    /// Checks states that were read from a file.
+    fn check_states(&self, states: &[EnvState]) -> Result<()> {
+        let (num_envs, length) = (self.num_envs(), self.length as u64);
+        if states.len() != num_envs {
+            let found = states.len();
+            return Err(Error::Payload(format!(
+                "it has the states of {found} environments, expected {num_envs}"
+            )));
+        }
+        let max_added = MAX_STEPS / num_envs as u64;
+        let invalid = states.iter().find(|state| {
+            let stored = state.added.checked_sub(state.oldest);
+            stored.is_none_or(|stored| stored > length) || state.added > max_added
+        });
+        invalid.map_or(Ok(()), |EnvState { oldest, added, .. }| {
+            Err(Error::Payload(format!(
+                "an environment has the steps from {oldest} to {added} in {length} slots"
+            )))
+        })
+    }
+
+    /// Computes the flags of all steps of an environment from its columns.
+    fn write_flags_again(&mut self, env: usize, columns: EpisodeColumns) {
+        let rows: Vec<usize> = self.stored_rows(env).map(|(_, row)| row).collect();
+        let is_set = |column: usize, row: usize| self.columns[column].bytes[row] != 0;
+        let mut is_first = true;
+        for row in rows {
+            let terminated = is_set(columns.terminated, row);
+            let ended = terminated || is_set(columns.truncated, row);
+            self.flags[row] = u8::from(ended) * ENDED
+                + u8::from(terminated) * TERMINATED
+                + u8::from(is_first) * FIRST;
+            is_first = ended;
+        }
+    }
+
+    /// Finds where episodes of an environment begin, and the position after its newest ended step.
+    fn find_episodes(&mut self, env: usize) -> Result<()> {
+        let mut newest_end = 0;
+        let rows: Vec<(u64, usize)> = self.stored_rows(env).collect();
+        for (position, row) in rows {
+            let flags = self.flags[row];
+            if flags > ENDED | TERMINATED | FIRST | CUT {
+                return Err(Error::Payload(format!("a step has the flags {flags}")));
+            }
+            self.record_saved_start(env, position, row, flags);
+            if flags & ENDED != 0 {
+                newest_end = position + 1;
+            }
+        }
+        self.envs[env].newest_end = newest_end;
+        Ok(())
+    }
+}

@@ -1,0 +1,493 @@
+//! The file of a replay buffer whose steps are in a mapped file.
+//!
+//! ```text
+//! header, layout, schema, size │ slot 0 │ slot 1 │ live state │ flags │ priorities │ column │ column ...
+//!   written when it is created │ `flushed` records│ ────────── memory of the buffer ───────────────
+//! ```
+//!
+//! After the end of a process, the live state states which steps the buffer has: the system still has all that the process
+//! has written to memory. After a restart of the machine, memory that was not synced is lost in any part. Then the newer
+//! one of the two `flushed` records counts. It has the steps of the last flush, except those whose slots may have been
+//! overwritten since: at most `reserved` per environment. Before more are overwritten, a record with a larger number is
+//! written and synced.
+
+mod flushed;
+mod head;
+
+use std::fmt::Display;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use engram_core::ring::{BufferMemory, EnvState, StepBuffer};
+use engram_core::{AlignedBytes, Error, Result, Schema};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::io::Errno;
+
+use crate::close_on_fork::CloseOnFork;
+
+use super::buffer_reader::check_schema;
+use super::buffer_writer::SaveTarget;
+use super::byte_codec::UnusableData;
+use super::directory::{Directory as _, file_id};
+use super::directory_lock::{describe_this_process, since_if_this_process};
+use super::file_format::{RECORD_HEADER_BYTES, record_header};
+use super::file_names::UNFINISHED_SUFFIX;
+use super::kind;
+use super::mapping;
+use flushed::FlushedRecord;
+pub(crate) use flushed::FlushedState;
+pub(crate) use head::BufferSize;
+use head::{FileLayout, Head};
+
+/// A replay buffer's file, locked and mapped.
+#[derive(Debug)]
+pub(crate) struct MappedFile {
+    /// Declared before the file, so that it is dropped first, as in `DirectoryLock`.
+    _close_on_fork: CloseOnFork,
+    file: Arc<File>,
+    /// For messages.
+    path: PathBuf,
+    /// Random id of the file.
+    id: u64,
+    length: u64,
+    /// Both slots, of equal size, and their offset in the file.
+    slots: AlignedBytes,
+    slots_offset: u64,
+    /// The newest record.
+    record: FlushedRecord,
+    /// The error of a sync: the system may have lost bytes since, so that no later flush can succeed.
+    sync_error: Option<Error>,
+}
+
+/// A flush that has begun: see [`MappedFile::begin_flush`].
+#[derive(Debug)]
+pub(crate) struct Flush {
+    path: PathBuf,
+    file: Arc<File>,
+    state: FlushedState,
+}
+
+/// A file and the memory that it provides for a buffer.
+pub(crate) type OpenedFile = (MappedFile, BufferMemory);
+
+impl MappedFile {
+    /// Creates a file for an empty buffer, which has this state.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if there is a file at the path, or it cannot be created, for example because the disk is full.
+    pub(crate) fn create(
+        path: &Path,
+        schema: &Arc<Schema>,
+        size: BufferSize,
+        state: FlushedState,
+        id: u64,
+    ) -> Result<OpenedFile> {
+        let target = SaveTarget::lock(path, &mut || false)?;
+        let target = target.ok_or_else(|| failed(path, "created", &"it was interrupted"))?;
+        let unfinished = format!("{}{UNFINISHED_SUFFIX}", target.name);
+        let created = Self::create_unfinished(&target, &unfinished, schema, size, state, id);
+        let renamed = created.and_then(|created| {
+            let files = &target.directory;
+            let renamed = files.rename(&unfinished, &target.name);
+            renamed
+                .and_then(|()| files.sync_directory())
+                .map_err(|error| failed(path, "created", &error))?;
+            Ok(created)
+        });
+        if renamed.is_err() {
+            // If this fails, the next call removes the file.
+            let _ = target.directory.remove(&unfinished);
+        }
+        renamed
+    }
+
+    /// Creates the file under this name.
+    fn create_unfinished(
+        target: &SaveTarget,
+        name: &str,
+        schema: &Arc<Schema>,
+        size: BufferSize,
+        state: FlushedState,
+        id: u64,
+    ) -> Result<OpenedFile> {
+        let path = &target.path;
+        let failed = |error: io::Error| failed(path, "created", &error);
+        let files = &target.directory;
+        let file = files.create(name).map_err(failed)?;
+        let head = Head::write(file, schema, size, id).map_err(failed)??;
+        let file = files.open_file(name, OFlags::RDWR).map_err(failed)?;
+        allocate(&file, head.layout.len).map_err(|error| {
+            let (path, len) = (path.display(), head.layout.len);
+            Error::Storage(format!(
+                "{path} cannot be created: its {len} bytes cannot be allocated: {error}"
+            ))
+        })?;
+        lock(path, &file, None)?;
+        let (mut file, memory) =
+            Self::map(path, file, &head, |_| Ok(FlushedRecord::of_new(state)))?;
+        // Without a valid record, a file that was left by a crash could not be opened.
+        file.write(file.record.clone())?;
+        file.file.sync_all().map_err(failed)?;
+        Ok((file, memory))
+    }
+
+    /// Opens a file, whose buffer must have this schema and size; `None` if there is none. Also returns the state of the
+    /// buffer.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if it cannot be read or is damaged, is not the file of a mapped buffer, or is in use;
+    /// [`Error::InvalidArgument`] or [`Error::Signature`] if its buffer differs.
+    pub(crate) fn open(
+        path: &Path,
+        schema: &Schema,
+        size: BufferSize,
+        boot: &str,
+    ) -> Result<Option<(OpenedFile, FlushedState)>> {
+        let file = match open_file(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(path, "opened", &error)),
+        };
+        let head = Head::read(path, &file)?;
+        check_schema(path, &head.schema, schema)?;
+        if head.size != size {
+            let [expected, got] = [head.size, size].map(BufferSize::describe);
+            let path = path.display();
+            return Err(Error::InvalidArgument(format!(
+                "{path}: the file has {expected}, and this buffer {got}; for another size, save the buffer, and restore it \
+                 into another file"
+            )));
+        }
+        lock(path, &file, Some(&head))?;
+        let opened = Self::map(path, file, &head, |slots| {
+            let offset = head.layout.parts[0].start as u64;
+            FlushedRecord::newest(slots, head.id, offset).map_err(|UnusableData(reason)| {
+                damaged(
+                    path,
+                    &format!("both of its `flushed` records are damaged: {reason}"),
+                )
+            })
+        })?;
+        let state = opened.0.state(&opened.1, boot)?;
+        Ok(Some((opened, state)))
+    }
+
+    /// Columns and nesting of the steps in a file; `None` if there is no file. Does not lock the file.
+    ///
+    /// # Errors
+    /// As [`Self::open`], except for a file that is in use.
+    pub(crate) fn schema(path: &Path) -> Result<Option<Arc<Schema>>> {
+        match open_file(path) {
+            Ok(file) => Head::read(path, &file).map(|head| Some(head.schema)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(path, "opened", &error)),
+        }
+    }
+
+    /// Maps a locked file. `read` returns the newest record of its slots.
+    fn map(
+        path: &Path,
+        file: File,
+        head: &Head,
+        read: impl FnOnce(&[u8]) -> Result<FlushedRecord>,
+    ) -> Result<OpenedFile> {
+        let FileLayout { parts, len, .. } = &head.layout;
+        let mapped = mapping::map(&file, *len, parts).map_err(|error| match error.kind() {
+            io::ErrorKind::OutOfMemory => Error::out_of_memory(THE_FILE, Some(*len)),
+            _ => failed(path, "mapped", &error),
+        })?;
+        let mut mapped = mapped.into_iter();
+        let slots = mapped.next();
+        let memory = BufferMemory::from_parts(mapped.collect());
+        let (Some(slots), Some(memory)) = (slots, memory) else {
+            return Err(damaged(path, "it has too few parts"));
+        };
+        let file = Self {
+            _close_on_fork: CloseOnFork::new([file.as_raw_fd()]),
+            path: path.into(),
+            id: head.id,
+            length: head.size.length as u64,
+            slots_offset: parts[0].start as u64,
+            record: read(&slots)?,
+            sync_error: None,
+            slots,
+            file: Arc::new(file),
+        };
+        Ok((file, memory))
+    }
+
+    /// The state of the buffer in the file, according to the newest record and the live state.
+    fn state(&self, memory: &BufferMemory, boot: &str) -> Result<FlushedState> {
+        let mut state = self.record.state.clone();
+        if self.record.is_closed {
+            return Ok(state);
+        }
+        if !self.record.is_of(boot) {
+            state.envs = self.record.envs_after_restart(self.length);
+            return Ok(state);
+        }
+        let live = memory.live_state();
+        if let Some(envs) = live.read(state.envs.len(), self.length)? {
+            state.has_flags = live.has_flags();
+            state.envs = envs;
+        }
+        Ok(state)
+    }
+
+    /// Records that this process uses the file, in the run of the machine that `boot` identifies. The steps of the last flush
+    /// stay those of the record: others that the buffer has may not be on disk yet.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if the file cannot be written.
+    pub(crate) fn start(&mut self, buffer: &StepBuffer, boot: &str) -> Result<()> {
+        let mut record = self.record.clone();
+        if buffer.has_flags() && !record.state.has_flags {
+            // Opening the file has computed the flags.
+            let synced = self.file.sync_data();
+            synced.map_err(|error| self.not_written(&error))?;
+        }
+        record.state.has_flags = buffer.has_flags();
+        record.boot = boot.into();
+        record.owner = describe_this_process();
+        record.is_closed = false;
+        self.write(record)
+    }
+
+    /// Prepares to overwrite steps of the last flush with `steps` steps of each of `envs`.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if the file cannot be written. Then the steps must not be added.
+    pub(crate) fn reserve(
+        &mut self,
+        buffer: &StepBuffer,
+        envs: &[usize],
+        steps: usize,
+    ) -> Result<()> {
+        let flushed = &self.record.state.envs;
+        let needed = envs.iter().map(|env| {
+            let end = buffer.env_steps(*env).added + steps as u64;
+            self.overwriting(&flushed[*env], end)
+        });
+        let needed = needed.max().unwrap_or(0);
+        if needed <= self.record.reserved {
+            return Ok(());
+        }
+        let mut record = self.record.clone();
+        record.reserved = self.reservation(needed);
+        self.write(record)
+    }
+
+    /// Number of steps after those of a flush, if an environment overwrites some of the flush until it has had `end` steps;
+    /// otherwise 0.
+    fn overwriting(&self, flushed: &EnvState, end: u64) -> u64 {
+        if end <= self.length {
+            return 0;
+        }
+        end - flushed.added
+    }
+
+    /// Number of steps to reserve if `needed` are: writing a record for each would be slow.
+    fn reservation(&self, needed: u64) -> u64 {
+        match needed {
+            0 => 0,
+            _ => needed + (self.length / 8).max(16),
+        }
+    }
+
+    /// Begins a flush of the steps that the buffer has now.
+    pub(crate) fn begin_flush(&self, buffer: &StepBuffer) -> Flush {
+        Flush {
+            path: self.path.clone(),
+            file: Arc::clone(&self.file),
+            state: FlushedState::of(buffer),
+        }
+    }
+
+    /// Ends a flush; `synced` is the outcome of its sync. `close`: the buffer has not changed since it began, and will not.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if the file cannot be written, or a sync has failed.
+    pub(crate) fn finish_flush(
+        &mut self,
+        buffer: &StepBuffer,
+        flush: Flush,
+        synced: Result<()>,
+        close: bool,
+    ) -> Result<()> {
+        if let Err(error) = synced {
+            self.sync_error.get_or_insert(error);
+        }
+        if let Some(error) = &self.sync_error {
+            return Err(error.clone());
+        }
+        let is_older = |(new, old): (&EnvState, &EnvState)| new.added < old.added;
+        let newest = &self.record.state.envs;
+        if flush.state.envs.iter().zip(newest).any(is_older) {
+            return Ok(()); // another thread has flushed later steps meanwhile
+        }
+        let flushed = flush.state.envs.iter().enumerate();
+        let overwriting =
+            flushed.map(|(env, state)| self.overwriting(state, buffer.env_steps(env).added));
+        let reserved = self.reservation(overwriting.max().unwrap_or(0));
+        let record = FlushedRecord {
+            is_closed: close,
+            reserved,
+            state: flush.state,
+            ..self.record.clone()
+        };
+        self.write(record)
+    }
+
+    /// Writes and syncs a record with the next number.
+    fn write(&mut self, mut record: FlushedRecord) -> Result<()> {
+        record.number = self.record.number + 1;
+        let slot_bytes = self.slots.len() / 2;
+        let start = if record.number.is_multiple_of(2) {
+            0
+        } else {
+            slot_bytes
+        };
+        let body = record.body();
+        let offset = self.slots_offset + start as u64;
+        let header = record_header(self.id, offset, kind::FLUSHED, &[&body]);
+        let slot = &mut self.slots[start..start + slot_bytes];
+        let (of_header, of_body) = slot.split_at_mut(RECORD_HEADER_BYTES);
+        of_header.copy_from_slice(&header);
+        let of_body = of_body.get_mut(..body.len());
+        let of_body = of_body.ok_or_else(|| damaged(&self.path, "its slots are too small"))?;
+        of_body.copy_from_slice(&body);
+        mapping::sync(&mut self.slots).map_err(|error| self.not_written(&error))?;
+        self.record = record;
+        Ok(())
+    }
+
+    /// The error for one of a buffer in the memory of the file.
+    pub(crate) fn to_error(&self, error: Error) -> Error {
+        match error {
+            Error::Payload(reason) => damaged(&self.path, &reason),
+            other => other,
+        }
+    }
+
+    fn not_written(&self, error: &io::Error) -> Error {
+        failed(&self.path, "written", error)
+    }
+
+    /// Where the slots are in the file.
+    #[cfg(test)]
+    pub(crate) fn slots_range(&self) -> std::ops::Range<usize> {
+        let start = usize::try_from(self.slots_offset).unwrap();
+        start..start + self.slots.len()
+    }
+
+    /// Removes the file, if it is still at its path.
+    pub(crate) fn remove(&self) {
+        let is_own =
+            || Some(file_id(&File::open(&self.path).ok()?).ok()? == file_id(&self.file).ok()?);
+        if is_own() == Some(true) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child that was not forked by Python may have a copy of it.
+        let _ = self.file.unlock();
+    }
+}
+
+impl Flush {
+    /// Writes all that is in memory to disk. The buffer may change meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Storage`].
+    pub(crate) fn sync(&self) -> Result<()> {
+        let synced = self.file.sync_data();
+        synced.map_err(|error| failed(&self.path, "written", &error))
+    }
+}
+
+/// Identifies the run of this machine: it is another one after a restart. Empty if it is unknown.
+pub(crate) fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().chars().take(64).collect()
+}
+
+/// Opens a file for reading and writing.
+fn open_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::other("it is not a file"))
+}
+
+/// Locks a file. `head` is that of a file which another process may use.
+fn lock(path: &Path, file: &File, head: Option<&Head>) -> Result<()> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::Error(error)) => Err(failed(path, "locked", &error)),
+        Err(TryLockError::WouldBlock) => {
+            let owner = head.and_then(|head| read_owner(file, head));
+            let owner = owner.unwrap_or_else(|| "another process".into());
+            let path = path.display();
+            Err(Error::Storage(match since_if_this_process(&owner) {
+                Some(since) => format!(
+                    "{path} is already open in this process (since {since}); close that buffer first"
+                ),
+                None => format!(
+                    "{path} is in use by {owner}; only one process at a time can use it: close the buffer there first"
+                ),
+            }))
+        }
+    }
+}
+
+/// The process that uses a file, as its newest record states.
+fn read_owner(file: &File, head: &Head) -> Option<String> {
+    let slots = head.layout.parts[0].clone();
+    let mut bytes = vec![0; slots.len()];
+    file.read_exact_at(&mut bytes, slots.start as u64).ok()?;
+    let record = FlushedRecord::newest(&bytes, head.id, slots.start as u64);
+    record.ok().map(|record| record.owner)
+}
+
+/// Provides disk space for `len` bytes, so that writing to a mapping cannot fail.
+fn allocate(file: &File, len: usize) -> io::Result<()> {
+    loop {
+        match fallocate(file, FallocateFlags::empty(), 0, len as u64) {
+            Err(Errno::INTR) => {}
+            // The file system does not support it.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return fill(file, len as u64),
+            allocated => return Ok(allocated?),
+        }
+    }
+}
+
+/// Writes zeros to the rest of a file.
+fn fill(file: &File, len: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut offset = file.metadata()?.len();
+    while offset < len {
+        let bytes = usize::try_from(len - offset).map_or(zeros.len(), |left| left.min(zeros.len()));
+        file.write_all_at(&zeros[..bytes], offset)?;
+        offset += bytes as u64;
+    }
+    Ok(())
+}
+
+/// What lacks memory, for error texts.
+const THE_FILE: &str = "the file of the replay buffer";
+
+fn failed(path: &Path, what: &str, reason: &dyn Display) -> Error {
+    Error::Storage(format!("{} cannot be {what}: {reason}", path.display()))
+}
+
+fn damaged(path: &Path, reason: &str) -> Error {
+    Error::Storage(format!("{} cannot be used: {reason}", path.display()))
+}

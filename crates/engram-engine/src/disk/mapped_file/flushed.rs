@@ -1,0 +1,155 @@
+//! The records in the two slots of a mapped file: which steps of the buffer are durable.
+
+use engram_core::ring::{EnvState, StepBuffer};
+use engram_core::selector::TableRng;
+use rand_xoshiro::rand_core::SeedableRng as _;
+
+use crate::disk::byte_codec::{BodyReader, BodyWriter, UnusableData};
+use crate::disk::change_codec::{put_rng, read_rng};
+use crate::disk::file_format::{RECORD_HEADER_BYTES, RecordHeader};
+use crate::disk::kind;
+
+/// Maximum size of a record of this many environments, in bytes. The header, texts and other fields need less than 1 KiB.
+pub(super) fn max_record_bytes(num_envs: usize) -> Option<usize> {
+    num_envs.checked_mul(24)?.checked_add(1024)
+}
+
+/// The body of a `flushed` record.
+#[derive(Clone, Debug)]
+pub(super) struct FlushedRecord {
+    /// Counts the records that were written. The record is in slot `number` modulo 2.
+    pub(super) number: u64,
+    /// Identifies the run of the machine in which the record was written.
+    pub(super) boot: String,
+    /// The process that uses the file, or has used it.
+    pub(super) owner: String,
+    /// True if the buffer was closed: nothing was changed after the record was written.
+    pub(super) is_closed: bool,
+    /// Number of steps of each environment that may have been added since the flush over steps of the flush.
+    pub(super) reserved: u64,
+    pub(super) state: FlushedState,
+}
+
+/// The state of a buffer whose steps are in the memory of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct FlushedState {
+    /// True if the flags of the steps state where episodes end.
+    pub(crate) has_flags: bool,
+    pub(crate) rng: TableRng,
+    pub(crate) envs: Vec<EnvState>,
+}
+
+impl FlushedRecord {
+    /// The record of a file that is being created.
+    pub(super) fn of_new(state: FlushedState) -> Self {
+        Self {
+            number: 0,
+            boot: String::new(),
+            owner: String::new(),
+            is_closed: true,
+            reserved: 0,
+            state,
+        }
+    }
+
+    pub(super) fn body(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        body.put_u64(self.number);
+        body.put_text(&self.boot);
+        body.put_text(&self.owner);
+        body.put_u8(self.is_closed.into());
+        body.put_u64(self.reserved);
+        body.put_u8(self.state.has_flags.into());
+        put_rng(&mut body, &self.state.rng);
+        body.put_len(self.state.envs.len());
+        for env in &self.state.envs {
+            for number in [env.oldest, env.added, env.priorities_end] {
+                body.put_u64(number);
+            }
+        }
+        body
+    }
+
+    /// Reads the record of a slot at `offset` of the file with this id.
+    fn read(slot: &[u8], id: u64, offset: u64) -> Result<Self, UnusableData> {
+        let mut reader = BodyReader(slot);
+        let mut header = [0; RECORD_HEADER_BYTES];
+        header.copy_from_slice(reader.bytes(RECORD_HEADER_BYTES)?);
+        let header = RecordHeader::read(&header, id, offset, reader.0.len() as u64)?;
+        let body = reader.bytes(header.len)?;
+        if header.kind != kind::FLUSHED || !header.matches(&[body]) {
+            return UnusableData::err("its checksum is wrong");
+        }
+        let mut reader = BodyReader(body);
+        let record = Self {
+            number: reader.u64()?,
+            boot: reader.text()?.into(),
+            owner: reader.text()?.into(),
+            is_closed: reader.bool()?,
+            reserved: reader.u64()?,
+            state: FlushedState {
+                has_flags: reader.bool()?,
+                rng: read_rng(&mut reader)?,
+                envs: reader.list(24, |reader| {
+                    Ok(EnvState {
+                        oldest: reader.u64()?,
+                        added: reader.u64()?,
+                        priorities_end: reader.u64()?,
+                    })
+                })?,
+            },
+        };
+        reader.check_end().map(|()| record)
+    }
+
+    /// True if the machine was not restarted since; `boot` identifies its run now.
+    pub(super) fn is_of(&self, boot: &str) -> bool {
+        self.boot == boot && !boot.is_empty()
+    }
+
+    /// The newer one of the records in two slots.
+    pub(super) fn newest(slots: &[u8], id: u64, offset: u64) -> Result<Self, UnusableData> {
+        let slot_bytes = slots.len() / 2;
+        let (first, second) = slots.split_at(slot_bytes);
+        let first = Self::read(first, id, offset);
+        let second = Self::read(second, id, offset + slot_bytes as u64);
+        match (first, second) {
+            (Ok(first), Ok(second)) if second.number > first.number => Ok(second),
+            (Ok(first), _) => Ok(first),
+            (Err(_), second) => second,
+        }
+    }
+
+    /// Which steps the memory of the file has, if the machine was restarted since.
+    pub(super) fn envs_after_restart(&self, length: u64) -> Vec<EnvState> {
+        let envs = self.state.envs.iter().map(|env| {
+            let end = env.added.saturating_add(self.reserved);
+            EnvState {
+                oldest: env.oldest.max(end.saturating_sub(length)).min(env.added),
+                ..*env
+            }
+        });
+        envs.collect()
+    }
+}
+
+impl FlushedState {
+    /// The state of an empty buffer.
+    pub(crate) fn empty(num_envs: usize, seed: u64) -> Self {
+        Self {
+            has_flags: false,
+            rng: TableRng::seed_from_u64(seed),
+            envs: vec![EnvState::default(); num_envs],
+        }
+    }
+
+    pub(super) fn of(buffer: &StepBuffer) -> Self {
+        Self {
+            has_flags: buffer.has_flags(),
+            rng: buffer.rng().clone(),
+            envs: (0..buffer.num_envs())
+                .map(|env| buffer.env_state(env))
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Replay buffers in memory or in a mapped file.
+
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::sync::Arc;
+
+use engram_core::ring::{RingItems, StepBuffer, StepBufferOptions};
+use engram_core::{Error, Result, Schema, SharedBytes};
+
+use crate::disk::{BufferSize, Flush, FlushedState, MappedFile, boot_id};
+
+/// A [`StepBuffer`], and the file that its steps are in, if there is one.
+#[derive(Debug)]
+pub struct ReplayBuffer {
+    /// Declared before the file, so that it is dropped first: the file is unlocked last. Empty once the buffer is closed.
+    steps: StepBuffer,
+    file: Option<MappedFile>,
+    /// True if the file did not exist before.
+    is_new: bool,
+    is_closed: bool,
+}
+
+/// A flush that has begun; see [`ReplayBuffer::begin_flush`].
+#[derive(Debug)]
+pub struct BufferFlush(Flush);
+
+impl ReplayBuffer {
+    /// Creates an empty buffer in memory.
+    ///
+    /// # Errors
+    /// Those of [`StepBuffer::new`].
+    pub fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
+        Ok(Self {
+            steps: StepBuffer::new(options)?,
+            file: None,
+            is_new: false,
+            is_closed: false,
+        })
+    }
+
+    /// Opens the buffer in a file, or creates the file. `schema` is that of the steps; `id` must differ each time.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if the file cannot be created, read or written, is damaged, or is in use;
+    /// [`Error::InvalidArgument`] if its buffer has another size, [`Error::Signature`] if its steps have another schema;
+    /// those of [`StepBuffer::new`] and [`StepBuffer::reopen`].
+    pub fn open(
+        path: &Path,
+        options: &StepBufferOptions<'_>,
+        schema: &Arc<Schema>,
+        id: u64,
+    ) -> Result<Self> {
+        Self::open_after_boot(path, options, schema, id, &boot_id())
+    }
+
+    /// [`Self::open`] in the run of the machine that `boot` identifies.
+    fn open_after_boot(
+        path: &Path,
+        options: &StepBufferOptions<'_>,
+        schema: &Arc<Schema>,
+        id: u64,
+        boot: &str,
+    ) -> Result<Self> {
+        let size = BufferSize {
+            num_envs: options.num_envs,
+            length: options.length,
+        };
+        let opened = MappedFile::open(path, schema, size, boot)?;
+        let is_new = opened.is_none();
+        let ((mut file, memory), state) = if let Some(opened) = opened {
+            opened
+        } else {
+            let state = FlushedState::empty(options.num_envs, options.seed);
+            let created = MappedFile::create(path, schema, size, state.clone(), id)?;
+            (created, state)
+        };
+        let mut steps = StepBuffer::in_memory(options, Some(memory))?;
+        let reopened = steps.reopen(&state.envs, state.has_flags, state.rng);
+        reopened.map_err(|error| file.to_error(error))?;
+        file.start(&steps, boot)?;
+        Ok(Self {
+            steps,
+            file: Some(file),
+            is_new,
+            is_closed: false,
+        })
+    }
+
+    /// Checks that the buffer is not closed.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if it is.
+    pub fn check_open(&self) -> Result<()> {
+        if self.is_closed {
+            return Err(Error::Closed("the replay buffer is closed".into()));
+        }
+        Ok(())
+    }
+
+    /// Columns and nesting of the steps of the buffer in a file; `None` if there is no file.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if the file cannot be read or is damaged, or is not that of a buffer.
+    pub fn schema_of(path: &Path) -> Result<Option<Arc<Schema>>> {
+        MappedFile::schema(path)
+    }
+
+    /// Adds steps; see [`StepBuffer::add`].
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if the file cannot be written. Then nothing is added.
+    pub fn add(&mut self, envs: &[usize], columns: &[SharedBytes<'_>], steps: usize) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.reserve(&self.steps, envs, steps)?;
+        }
+        self.steps.add(envs, columns, steps);
+        Ok(())
+    }
+
+    /// Adds a whole episode; see [`StepBuffer::add_episode`].
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if the file cannot be written. Then nothing changes.
+    pub fn add_episode(
+        &mut self,
+        env: usize,
+        columns: &[SharedBytes<'_>],
+        steps: usize,
+    ) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.reserve(&self.steps, &[env], steps)?;
+        }
+        self.steps.add_episode(env, columns, steps);
+        Ok(())
+    }
+
+    /// Begins to write the steps, priorities and random state that the buffer has now to disk. [`BufferFlush::sync`] writes
+    /// them, [`Self::finish_flush`] makes them durable. Meanwhile the buffer can be used.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the buffer has no file.
+    pub fn begin_flush(&self) -> Result<BufferFlush> {
+        let file = self.file.as_ref().ok_or_else(|| {
+            let text = "`flush` needs a buffer in a file; create it with `storage=MappedFile(...)`, or use `save`";
+            Error::InvalidArgument(text.into())
+        })?;
+        Ok(BufferFlush(file.begin_flush(&self.steps)))
+    }
+
+    /// Ends a flush; `synced` is the outcome of [`BufferFlush::sync`].
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if the file cannot be written, or `synced` is an error.
+    pub fn finish_flush(&mut self, flush: BufferFlush, synced: Result<()>) -> Result<()> {
+        match &mut self.file {
+            Some(file) => file.finish_flush(&self.steps, flush.0, synced, false),
+            None => synced,
+        }
+    }
+
+    /// Makes everything durable, and releases the file and all memory. Does nothing if the buffer is closed.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if the file cannot be written. The buffer is closed nevertheless.
+    pub fn close(&mut self) -> Result<()> {
+        let flushed = self.file.as_mut().map_or(Ok(()), |file| {
+            let flush = file.begin_flush(&self.steps);
+            let synced = flush.sync();
+            file.finish_flush(&self.steps, flush, synced, true)
+        });
+        self.release()?;
+        flushed
+    }
+
+    /// Closes a buffer that was not used. Removes its file if it did not exist before.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn discard(&mut self) -> Result<()> {
+        if let Some(file) = self.file.as_ref().filter(|_| self.is_new) {
+            file.remove();
+        }
+        self.release()
+    }
+
+    fn release(&mut self) -> Result<()> {
+        self.is_closed = true;
+        let nothing = StepBufferOptions {
+            cells: &[],
+            names: &[],
+            num_envs: 1,
+            length: 1,
+            items: RingItems::Steps,
+            outputs: Vec::new(),
+            episode_columns: None,
+            reward_column: None,
+            hindsight: None,
+            exponent: None,
+            recent: None,
+            seed: 0,
+        };
+        self.steps = StepBuffer::new(&nothing)?;
+        self.file = None;
+        Ok(())
+    }
+}
+
+impl BufferFlush {
+    /// Writes all that is in memory to disk.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if that fails.
+    pub fn sync(&self) -> Result<()> {
+        self.0.sync()
+    }
+}
+
+impl Deref for ReplayBuffer {
+    type Target = StepBuffer;
+
+    fn deref(&self) -> &StepBuffer {
+        &self.steps
+    }
+}
+
+impl DerefMut for ReplayBuffer {
+    fn deref_mut(&mut self) -> &mut StepBuffer {
+        &mut self.steps
+    }
+}
+
+#[cfg(test)]
+mod tests;
