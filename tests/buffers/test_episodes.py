@@ -5,7 +5,7 @@ import pytest
 from support import raises
 
 from engram import selectors
-from engram.buffers import Episodes, ReplayBuffer, Sequences, Transitions
+from engram.buffers import Episodes, MappedFile, ReplayBuffer, Sequences, Steps, Transitions
 from engram.errors import InvalidArgumentError, SignatureError, UnsatisfiableError
 
 
@@ -198,3 +198,37 @@ def test_only_the_first_step_of_an_episode_has_a_key():
     batch = buffer.sample(50)
     assert set(batch.info.key.tolist()) == {3}
     assert set(batch.info.priority.tolist()) == {4.0}
+
+
+def test_a_scan_reads_each_episode_once():
+    buffer = ReplayBuffer(100, 2, items=Episodes(max_length=4), seed=0)
+    for first, env in [(10, 0), (20, 1), (30, 0), (40, 1), (50, 1)]:
+        buffer.add_episode(episode(range(first, first + 6)), env_id=env)
+    for size in (1, 3, 100):
+        batches = list(buffer.scan(size))
+        assert all(len(batch) == size for batch in batches[:-1])
+        first_steps = np.concatenate([batch.data["x"][:, 0] for batch in batches]).tolist()
+        assert first_steps == [10, 14, 30, 34, 20, 24, 40, 44, 50, 54]
+    assert sum(len(batch) for batch in buffer.scan(7, steps=True)) == 30
+
+
+def test_a_mapped_file_keeps_the_priorities_of_episodes(tmp_path):
+    def opened(items):
+        storage = MappedFile(tmp_path / "buffer")
+        return ReplayBuffer(20, items=items, sampler=selectors.Prioritized(1.0), storage=storage, seed=0)
+
+    with opened(Episodes(max_length=4)) as buffer:
+        buffer.add_episode(episode(range(14)))
+        buffer.add_episode(episode([20, 21]))
+        buffer.update_priorities([0, 4, 8, 12, 14], [1.0, 2.0, 3.0, 4.0, 5.0])
+        add_running(buffer, range(30, 35))  # overwrites the first step, and begins an item of priority 5
+    with opened(Episodes(max_length=4)) as buffer:
+        [batch] = buffer.scan()
+        assert batch.info.position.tolist() == [4, 8, 12, 14, 16]
+        assert batch.info.priority.tolist() == [2, 3, 4, 5, 5]
+    with opened(
+        Steps()
+    ) as buffer:  # steps between the beginnings of episodes were no items, and get the largest priority
+        [batch] = buffer.scan()
+        assert batch.info.position.tolist() == list(range(1, 21))
+        assert batch.info.priority.tolist()[3:] == [2, 5, 5, 5, 3, 5, 5, 5, 4, 5, 5, 5, 5, 5, 5, 5, 5]

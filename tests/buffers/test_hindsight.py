@@ -382,3 +382,13 @@ def test_wrong_results_of_functions_are_rejected():
         sample(terminated=lambda *_: True)
     with pytest.raises(ZeroDivisionError):
         sample(lambda *_: 1 / 0)
+
+
+def test_a_scan_returns_the_goals_that_were_stored():
+    buffer = ReplayBuffer(100, transforms=[HER(reward_of, relabel=1.0, **NAMES)], seed=0)
+    buffer.add_steps(stack([goal_step(number) for number in range(10)]))
+    for steps in (False, True):
+        [batch] = buffer.scan(steps=steps)
+        assert batch.data["goal"].tolist() == [-number - 1 for number in range(10)]
+        assert batch.data["reward"].tolist() == [0.25] * 10
+        assert batch.info.relabeled is None

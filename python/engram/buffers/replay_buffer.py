@@ -263,11 +263,10 @@ class ReplayBuffer:
     def scan(self, batch_size: int = 256, *, steps: bool = False) -> Iterator[BufferBatch]:
         """Iterates over all items once, in order: environment after environment, oldest first.
 
-        Unlike `sample` and `epoch`, it makes no random choices, so that later samples do not depend on it, and goals are
-        those that were stored, also with `HER`. The items
-        are those that the buffer has during this call: later ones are not included. A scan holds none of them: each
-        batch is read when it is returned, with the priorities of that moment, and without the items that were
-        overwritten or removed meanwhile.
+        Unlike `sample` and `epoch`, it makes no random choices, so that later samples do not depend on it; with `HER`,
+        items have the goals that were stored. The items are those that the buffer has during this call: later ones are
+        not included. A scan holds none of them: each batch is read when it is returned, with the priorities of that
+        moment, and without the items that were overwritten or removed meanwhile.
 
         Args:
             batch_size: Maximum number of items per batch, `B`. Only the last batch has fewer.

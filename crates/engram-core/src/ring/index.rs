@@ -1,5 +1,6 @@
 //! Which items of a replay buffer can be sampled, and their priorities.
 
+mod priorities;
 mod restore;
 
 use std::ops::Range;
@@ -7,23 +8,15 @@ use std::ops::Range;
 use hashbrown::HashSet;
 
 use super::episode_starts::EpisodeStarts;
-use super::largest::Largest;
 use super::{Ring, RingItems, filled};
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
-use crate::prefetch::prefetch_line;
 use crate::selector::{
-    DrawDistribution, SelectorKind, TableRng, distribution, draw, uniform_below, weight,
+    DrawDistribution, SelectorKind, TableRng, distribution, draw, uniform_below,
 };
-use crate::sum_tree::{FixedSums, SumTree};
 use crate::text::count;
-
-/// Priority of a new item if no item has a priority above 0.
-const DEFAULT_PRIORITY: f64 = 1.0;
-
-/// Stored in place of a priority in the row of a step that is between the first steps of episodes, if these are what items
-/// begin with.
-const NO_ITEM: f64 = f64::NAN;
+use priorities::NO_ITEM;
+pub use priorities::Priorities;
 
 /// Number of priorities that are updated together: their memory is prefetched first, so that the cache misses overlap.
 const UPDATES_TOGETHER: usize = 64;
@@ -105,91 +98,6 @@ impl StartRange {
     /// The positions of these steps.
     fn positions(&self) -> Range<u64> {
         self.first..self.end
-    }
-}
-
-/// The priorities of items, by the row of the step that they begin with.
-#[derive(Debug)]
-pub struct Priorities {
-    exponent: f64,
-    /// One number per row; 0 or [`NO_ITEM`] for rows with which no item begins.
-    values: AlignedBytes,
-    /// `values` raised to `exponent`.
-    tree: SumTree<FixedSums>,
-    largest: Largest,
-}
-
-impl Priorities {
-    /// The priorities of this many rows, at least one; all are 0.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn new(exponent: f64, rows: usize) -> Result<Self> {
-        Self::in_memory(exponent, rows, None)
-    }
-
-    /// [`Self::new`] in `memory` or, for `None`, on the heap.
-    fn in_memory(exponent: f64, rows: usize, memory: Option<AlignedBytes>) -> Result<Self> {
-        let bytes = rows.checked_mul(size_of::<f64>());
-        let too_large = || Error::out_of_memory("the sampler of the replay buffer", bytes);
-        Ok(Self {
-            exponent,
-            values: memory
-                .or_else(|| bytes.and_then(AlignedBytes::zeroed))
-                .ok_or_else(too_large)?,
-            tree: SumTree::with_leaves(rows).ok_or_else(too_large)?,
-            largest: Largest::new(rows)?,
-        })
-    }
-
-    fn get(&self, row: usize) -> f64 {
-        self.values.as_f64s()[row]
-    }
-
-    /// Sets a priority. Its weight, `priority ** exponent`, must be finite and at least 0.
-    pub fn set(&mut self, row: usize, priority: f64) {
-        let old = std::mem::replace(&mut self.values.as_f64s_mut()[row], priority);
-        self.record(row, old, priority);
-    }
-
-    /// Removes the priority of a row with which an item began, or which was between such rows.
-    fn remove(&mut self, row: usize) {
-        if self.get(row).is_nan() {
-            self.values.as_f64s_mut()[row] = 0.0;
-        } else {
-            self.set(row, 0.0);
-        }
-    }
-
-    /// Records that the priority of a row was `old` and is `new` now.
-    fn record(&mut self, row: usize, old: f64, new: f64) {
-        self.largest.change(row, old, new);
-        self.tree.set(row, weight(new, self.exponent));
-    }
-
-    /// Prefetches the priority of this row.
-    fn prefetch(&self, row: usize) {
-        prefetch_line(&raw const self.values.as_f64s()[row]);
-    }
-
-    /// The largest priority.
-    pub fn largest(&mut self) -> f64 {
-        self.largest.get(self.values.as_f64s())
-    }
-
-    /// The tree of the weights, one leaf per row. They must not be changed.
-    pub fn tree(&mut self) -> &mut SumTree<FixedSums> {
-        &mut self.tree
-    }
-
-    /// The priority of a new item.
-    fn initial(&mut self) -> f64 {
-        let largest = self.largest();
-        if largest > 0.0 {
-            largest
-        } else {
-            DEFAULT_PRIORITY
-        }
     }
 }
 

@@ -3,7 +3,8 @@
 //! While the save is read, the priorities of restored steps are *staged*: stored in the rows of the steps, NaN for steps
 //! with which no item of the save begins.
 
-use super::{DEFAULT_PRIORITY, ItemIndex, NO_ITEM};
+use super::ItemIndex;
+use super::priorities::{DEFAULT_PRIORITY, NO_ITEM};
 use crate::error::Result;
 use crate::ring::{EnvRing, EnvState, Ring, RingItems};
 use crate::selector::SelectorKind;
