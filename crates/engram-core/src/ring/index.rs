@@ -20,6 +20,10 @@ use crate::text::count;
 /// Priority of a new item if no item has a priority above 0.
 const DEFAULT_PRIORITY: f64 = 1.0;
 
+/// Priority of a row with which no item begins. It equals 0, but its sign differs from that of an item's priority 0, also
+/// for the next buffer in this memory.
+const NO_ITEM: f64 = -0.0;
+
 /// Number of priorities that are updated together: their memory is prefetched first, so that the cache misses overlap.
 const UPDATES_TOGETHER: usize = 64;
 
@@ -66,6 +70,9 @@ pub struct ItemIndex {
     ends: Vec<usize>,
     ends_are_current: bool,
     priorities: Option<Priorities>,
+    /// Without `priorities`, in memory that an earlier buffer has used: for each environment, the position after the last
+    /// step whose priority it has left there. Otherwise empty.
+    left_ends: Vec<u64>,
 }
 
 /// The consecutive steps of an environment that its items begin with.
@@ -89,7 +96,7 @@ impl StartRange {
 #[derive(Debug)]
 pub struct Priorities {
     exponent: f64,
-    /// One number per row; 0 for rows with which no item begins.
+    /// One number per row; `NO_ITEM` or 0 for rows with which no item begins.
     values: AlignedBytes,
     /// `values` raised to `exponent`.
     tree: SumTree<FixedSums>,
@@ -180,6 +187,7 @@ impl ItemIndex {
             ends: filled(0, ring.num_envs())?,
             ends_are_current: true,
             priorities: priorities.transpose()?,
+            left_ends: Vec::new(),
         })
     }
 
@@ -222,7 +230,7 @@ impl ItemIndex {
                 };
                 let gone = old.start..new.start.clamp(old.start, old.end);
                 for row in rows(slot, 0, gone.end - gone.start) {
-                    priorities.set(row, 0.0);
+                    priorities.set(row, NO_ITEM);
                 }
                 let added = old.end.clamp(new.start, new.end)..new.end;
                 for row in rows(new_slot, added.start - new.start, added.end - added.start) {
@@ -449,7 +457,7 @@ impl ItemIndex {
             }
             for (row, priority) in rows.iter().zip(new) {
                 if let Some(row) = row {
-                    priorities.set(*row, *priority);
+                    priorities.set(*row, *priority + 0.0); // never `NO_ITEM`
                 }
             }
         }

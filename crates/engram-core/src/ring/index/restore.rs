@@ -3,9 +3,9 @@
 //! While the save is read, the priorities of restored steps are *staged*: stored in the rows of the steps, NaN for steps
 //! with which no item of the save begins.
 
-use super::{DEFAULT_PRIORITY, ItemIndex, StartRange, range_len};
+use super::{DEFAULT_PRIORITY, ItemIndex, NO_ITEM, StartRange, range_len};
 use crate::error::Result;
-use crate::ring::{EnvRing, EnvState, Ring, RingItems};
+use crate::ring::{EnvRing, EnvState, Ring, RingItems, filled};
 use crate::selector::SelectorKind;
 
 impl ItemIndex {
@@ -61,17 +61,22 @@ impl ItemIndex {
         let next = ring.envs[env].next_slot;
         for number in 0..len {
             let row = ring.row(env, ring.slot_after(next, number));
-            priorities.values.as_f64s_mut()[row] = saved(number);
+            priorities.values.as_f64s_mut()[row] = saved(number) + 0.0; // never `NO_ITEM`
         }
         Ok(())
     }
 
-    /// Stages the priorities that are in the memory of a buffer already. Those of other rows become 0.
+    /// Stages the priorities that are in the memory of a buffer already. Those of other rows become 0. Without priorities,
+    /// those in the memory are left for the next buffer.
     ///
     /// # Errors
-    /// [`crate::Error::Priority`] if one of them is not allowed.
+    /// [`crate::Error::Priority`] if one of them is not allowed; [`crate::Error::OutOfMemory`].
     pub(in crate::ring) fn stage_own(&mut self, ring: &Ring, states: &[EnvState]) -> Result<()> {
         let Some(priorities) = &mut self.priorities else {
+            self.left_ends = filled(0, states.len())?;
+            for (end, state) in self.left_ends.iter_mut().zip(states) {
+                *end = state.priorities_end.min(state.added);
+            }
             return Ok(());
         };
         let kind = SelectorKind::Prioritized {
@@ -80,7 +85,8 @@ impl ItemIndex {
         let values = priorities.values.as_f64s_mut();
         for (env, state) in states.iter().enumerate() {
             for (position, row) in ring.stored_rows(env) {
-                if position >= state.priorities_end {
+                let is_item = values[row].to_bits() != NO_ITEM.to_bits();
+                if position >= state.priorities_end || !is_item {
                     values[row] = f64::NAN;
                 } else if !values[row].is_nan() {
                     kind.check_priority_for("the replay buffer", values[row])?;
@@ -99,11 +105,11 @@ impl ItemIndex {
         Ok(())
     }
 
-    /// Position after the last item of an environment, whose priority is stored; 0 without priorities.
+    /// Position after the last step of an environment whose row has the priority of an item, or [`NO_ITEM`].
     pub(in crate::ring) fn priorities_end(&self, env: usize) -> u64 {
         match self.priorities {
             Some(_) => self.ranges[env].positions().end,
-            None => 0,
+            None => self.left_ends.get(env).copied().unwrap_or(0),
         }
     }
 
@@ -151,7 +157,7 @@ impl ItemIndex {
             for (row, is_item) in rows(range, env) {
                 let staged = priorities.get(row);
                 let priority = match (is_item, staged.is_nan()) {
-                    (false, _) => 0.0,
+                    (false, _) => NO_ITEM,
                     (true, true) => initial,
                     (true, false) => staged,
                 };
