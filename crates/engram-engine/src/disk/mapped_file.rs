@@ -293,11 +293,13 @@ impl MappedFile {
             return Ok(());
         }
         let mut record = self.record.clone();
-        let mut ends: Vec<u64> = (0..flushed.len())
+        let mut added: Vec<u64> = (0..flushed.len())
             .map(|env| buffer.env_steps(env).added)
             .collect();
-        envs.iter().for_each(|env| ends[*env] += steps as u64);
-        let new = self.reservations(flushed, ends.into_iter());
+        for env in envs {
+            added[*env] += steps as u64;
+        }
+        let new = self.reservations(flushed, added.into_iter());
         // Other environments will soon need more, too.
         for (reserved, new) in record.reserved.iter_mut().zip(new) {
             *reserved = new.max(*reserved);
@@ -314,14 +316,14 @@ impl MappedFile {
         end - flushed.added
     }
 
-    /// Number of steps to reserve for each environment, which has had `ends` steps: more than are needed, because writing a
+    /// Number of steps to reserve for each environment, which has had `added` steps: more than are needed, because writing a
     /// record for each would be slow.
     fn reservations(
         &self,
         flushed: &[EnvState],
-        ends: impl Iterator<Item = u64>,
+        added: impl Iterator<Item = u64>,
     ) -> impl Iterator<Item = u64> {
-        let needed = flushed.iter().zip(ends);
+        let needed = flushed.iter().zip(added);
         needed.map(|(flushed, end)| match self.overwriting(flushed, end) {
             0 => 0,
             needed => needed + self.length.div_ceil(8),
@@ -354,9 +356,9 @@ impl MappedFile {
         if flush.number < self.ended {
             return Ok(()); // another thread has ended a later flush meanwhile
         }
-        let envs = flush.state.envs.len();
-        let ends = (0..envs).map(|env| buffer.env_steps(env).added);
-        let reserved = self.reservations(&flush.state.envs, ends).collect();
+        let flushed = &flush.state.envs;
+        let added = (0..flushed.len()).map(|env| buffer.env_steps(env).added);
+        let reserved = self.reservations(flushed, added).collect();
         self.write(FlushedRecord {
             is_closed: close,
             reserved,
