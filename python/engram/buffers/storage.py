@@ -17,12 +17,14 @@ class MappedFile:
 
     If the file does not exist, it is created when the columns are known, with its full size: a full disk is an error
     then, and not later. If it exists, the buffer continues with its steps, priorities and columns; `capacity` and
-    `num_envs` must be those of the file, `items` and `sampler` may differ. Only one process at a time can use it.
+    `num_envs` must be those of the file. `items` and `sampler` may differ, but what the new ones do not use is
+    forgotten: with `Uniform()` the priorities, with `Steps()` the ends that `end_episodes` has set. `seed` has no
+    influence on an existing file. Only one process at a time can use it.
 
     - After the end of the process, even by `kill -9`, the file has every step whose `add*` has returned.
     - After a power failure or a restart of the machine, it has the steps of the last `flush` or `close`, except those
       that were overwritten since: up to an eighth of `capacity` more than were added since, and at least 16 steps of
-      each environment.
+      each environment. In every environment, as many are missing as in the one with the most steps added since.
 
     In both cases, no step is partly written. The random state is that of the last `flush` or `close`.
 
