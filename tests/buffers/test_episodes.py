@@ -5,8 +5,10 @@ import pytest
 from support import raises
 
 from engram import selectors
-from engram.buffers import Episodes, MappedFile, ReplayBuffer, Sequences, Steps, Transitions
+from engram.buffers import HER, Episodes, MappedFile, RecentMix, ReplayBuffer, Sequences, Steps, Transitions
 from engram.errors import InvalidArgumentError, SignatureError, UnsatisfiableError
+
+PRIORITIZED = selectors.Prioritized(1.0)
 
 
 def episode(numbers, *, terminated=False):
@@ -92,7 +94,14 @@ def test_a_restored_buffer_cuts_an_episode_at_the_same_steps(tmp_path, sampler):
     assert contents(shorter) == contents(same)
     # The first cut after the oldest step is retained, those after it are 3 steps apart.
     assert contents(other) == [[16, 17, 18], [19, 20, 21], [22, 23, 24]]
+    # A buffer with other items keeps the cuts.
+    sequences.save(tmp_path / "save")
+    again = create(Episodes(max_length=4))
+    again.restore(tmp_path / "save")
+    assert contents(again) == contents(same)
     # Neither the first step of the episode nor a cut is in this save.
+    sequences = create(Sequences(length=3))
+    add_running(sequences, range(25))
     sequences.save(tmp_path / "save")
     again = create(Episodes(max_length=4))
     again.restore(tmp_path / "save")
@@ -210,6 +219,47 @@ def test_a_scan_reads_each_episode_once():
         first_steps = np.concatenate([batch.data["x"][:, 0] for batch in batches]).tolist()
         assert first_steps == [10, 14, 30, 34, 20, 24, 40, 44, 50, 54]
     assert sum(len(batch) for batch in buffer.scan(7, steps=True)) == 30
+
+
+def test_other_items_in_a_mapped_file_keep_cuts_and_priorities_of_episodes(tmp_path):
+    def opened(items, sampler=PRIORITIZED, **options):
+        storage = MappedFile(tmp_path / "buffer")
+        return ReplayBuffer(20, items=items, sampler=sampler, storage=storage, seed=0, **options)
+
+    def priorities(buffer):
+        [batch] = buffer.scan()
+        return dict(zip(batch.info.position.tolist(), batch.info.priority.tolist(), strict=True))
+
+    steps = {"goal": 0, "achieved": 0, "next_obs": 0, "reward": 0.0}
+    with opened(Episodes(max_length=4)) as buffer:
+        for x in range(26):  # of one episode, whose first step is overwritten
+            buffer.add(steps | {"x": x, "terminated": False, "truncated": False})
+        buffer.update_priorities([8, 12, 16, 20], [1.0, 2.0, 0.0, 4.0])
+        expected = {8: 1.0, 12: 2.0, 16: 0.0, 20: 4.0}
+        assert priorities(buffer) == expected
+    her = HER(lambda achieved, goal: (achieved == goal) * 1.0, goal="goal", achieved="achieved")
+    others = [
+        (Steps(), selectors.Uniform(), ()),
+        (Transitions(discount=1.0), selectors.Uniform(), [her]),
+        (Episodes(max_length=4), RecentMix(0.5, newest=2), ()),
+        (Transitions(discount=1.0), PRIORITIZED, [her]),
+        (Steps(), PRIORITIZED, ()),
+    ]
+    for items, sampler, transforms in others:
+        with opened(items, sampler, transforms=transforms) as buffer:
+            buffer.sample(10)
+        with opened(Episodes(max_length=4)) as buffer:
+            assert priorities(buffer) == expected
+            assert contents(buffer) == [list(range(first, first + 4)) for first in expected]
+    for position, (items, sampler, transforms) in enumerate(others, 26):  # each adds a step
+        with opened(items, sampler, transforms=transforms) as buffer:
+            buffer.add(steps | {"x": position, "terminated": False, "truncated": position == 29})
+    with opened(Episodes(max_length=4)) as buffer:
+        kept = {12: 2.0, 16: 0.0, 20: 4.0}
+        assert priorities(buffer) == kept | {24: 4.0, 28: 4.0}
+        assert contents(buffer)[-2:] == [[24, 25, 26, 27], [28, 29]]
+        buffer.add_episode({name: np.array([value]) for name, value in steps.items()} | episode([40]))
+        assert priorities(buffer) == kept | {24: 4.0, 28: 4.0, 30: 4.0, 31: 4.0}
 
 
 def test_a_mapped_file_keeps_the_priorities_of_episodes(tmp_path):

@@ -1,6 +1,7 @@
 """Replay buffers in mapped files: what a file contains after its buffer was closed, dropped, or its process killed."""
 
 import errno
+import fcntl
 import os
 import signal
 import struct
@@ -16,8 +17,8 @@ from forks import PROGRAM, needs_fork
 from support import raises, run_python
 
 from engram import ArraySpec, Store, Table, selectors
-from engram.buffers import MappedFile, ReplayBuffer, Sequences, Steps, Transitions
-from engram.errors import ClosedError, InvalidArgumentError, PriorityError, SignatureError, StorageError
+from engram.buffers import MappedFile, ReplayBuffer, Sequences, Transitions
+from engram.errors import InvalidArgumentError, PriorityError, SignatureError, StorageError
 
 PRIORITIZED = selectors.Prioritized(0.5)
 
@@ -76,94 +77,6 @@ def test_a_buffer_that_was_not_closed_keeps_its_steps(tmp_path):
     assert (path.stat().st_mode & 0o777, [each.name for each in tmp_path.iterdir()]) == (0o600, ["file"])
 
 
-def test_clear_and_ends_of_episodes_are_kept(tmp_path):
-    def opened():
-        items = Transitions(n_step=3, discount=1.0)
-        return ReplayBuffer(12, items=items, storage=MappedFile(tmp_path / "file"), seed=0)
-
-    step = {"reward": 1.0, "next_obs": 0.0, "terminated": False, "truncated": False}
-    buffer = opened()
-    for _ in range(5):
-        buffer.add(step)
-    buffer.clear()
-    del buffer
-    buffer = opened()
-    assert (len(buffer), buffer.num_items) == (0, 0)
-    for _ in range(3):
-        buffer.add(step)
-    buffer.end_episodes()
-    assert sorted(items_by_key(buffer)) == [5, 6, 7]
-    del buffer
-    buffer = opened()
-    buffer.add(step)
-    assert {key: item["num_steps"] for key, item in items_by_key(buffer).items()} == {5: 3, 6: 2, 7: 1}
-
-
-def test_priorities_of_items_that_the_end_of_an_episode_completes_are_kept(tmp_path):
-    def opened():
-        items = Transitions(n_step=3, discount=1.0)
-        return ReplayBuffer(12, items=items, sampler=PRIORITIZED, storage=MappedFile(tmp_path / "file"), seed=0)
-
-    buffer = opened()
-    for number in range(3):
-        buffer.add(row(number))
-    buffer.end_episodes()
-    buffer.update_priorities([0, 1, 2], [2.0, 3.0, 4.0])
-    del buffer
-    assert priorities_by_key(opened()) == {0: 2.0, 1: 3.0, 2: 4.0}
-
-
-def test_priorities_of_steps_that_a_uniform_buffer_removes_are_lost(tmp_path):
-    options = {"capacity": 6, "storage": MappedFile(tmp_path / "file"), "seed": 0}
-    with ReplayBuffer(**options, sampler=PRIORITIZED) as buffer:
-        buffer.add_steps({"x": np.arange(6)[None]})
-        buffer.update_priorities(np.arange(6), [5.0] * 6)
-    with ReplayBuffer(**options) as buffer:
-        buffer.clear()
-    with ReplayBuffer(**options, sampler=PRIORITIZED) as buffer:
-        buffer.add({"x": 6})
-        buffer.update_priorities([6], [0.5])
-        buffer.add({"x": 7})
-        assert priorities_by_key(buffer) == {6: 0.5, 7: 0.5}
-
-
-def test_priorities_must_be_allowed_with_the_exponent(tmp_path):
-    options = {"capacity": 6, "storage": MappedFile(tmp_path / "file"), "seed": 0}
-    with ReplayBuffer(**options, sampler=PRIORITIZED) as buffer:
-        buffer.add_steps({"x": np.arange(3)[None]})
-        buffer.update_priorities([1], [1e200])
-    text = r"its weight, `priority \*\* 2` .* must be at most 1e290; got inf"
-    for _ in range(2):
-        with pytest.raises(PriorityError, match=text):
-            ReplayBuffer(**options, sampler=selectors.Prioritized(2.0))
-    with ReplayBuffer(**options, sampler=PRIORITIZED) as buffer:
-        assert priorities_by_key(buffer) == {0: 1.0, 1: 1e200, 2: 1.0}
-
-
-def test_items_and_samplers_may_change(tmp_path):
-    path = tmp_path / "file"
-    options = {"capacity": 12, "num_envs": 2, "storage": MappedFile(path), "seed": 0}
-    transitions = {"items": Transitions(n_step=2, discount=1.0), "sampler": PRIORITIZED}
-    with ReplayBuffer(**options, **transitions) as buffer:
-        for number in range(4):
-            buffer.add_batch(stacked([row(number), row(10 + number)]))
-        buffer.update_priorities([0, 1], [3.0, 0.0])
-        priorities = priorities_by_key(buffer)
-        assert priorities == {0: 3.0, 1: 0.0, 2: 1.0, 3: 1.0, 4: 1.0, 5: 1.0}
-        items = items_by_key(buffer)
-    with ReplayBuffer(**options, **transitions) as buffer:
-        assert (priorities_by_key(buffer), items_by_key(buffer)) == (priorities, items)
-    # Without priorities, those of the file are lost; new ones begin at 1.
-    with ReplayBuffer(**options, items=Steps()) as buffer:
-        assert buffer.num_items == 8
-        buffer.add_batch(stacked([row(4, truncated=True), row(14)]))
-    with ReplayBuffer(**options, **transitions) as buffer:
-        assert priorities_by_key(buffer) == dict.fromkeys([*range(8), 8], 1.0)
-        assert items_by_key(buffer)[8]["num_steps"] == 1
-    with ReplayBuffer(**options, items=Sequences(length=2)) as buffer:
-        assert items_by_key(buffer)[8]["action"] == [4, 0]
-
-
 def test_a_file_is_created_when_the_columns_are_known(tmp_path, monkeypatch):
     path = tmp_path / "file"
     with ReplayBuffer(10, storage=MappedFile(path)) as buffer:
@@ -185,6 +98,26 @@ def test_a_file_is_created_when_the_columns_are_known(tmp_path, monkeypatch):
     ReplayBuffer(10, storage=MappedFile(tmp_path / "other"), signature=spec)
     assert (tmp_path / "other").exists()
     assert len(ReplayBuffer(10, storage=MappedFile(tmp_path / "other"))) == 0
+
+
+def test_a_buffer_that_cannot_be_created_leaves_no_file(tmp_path):
+    options = {"capacity": 10, "items": Transitions(discount=1.0), "storage": MappedFile(tmp_path / "file")}
+    text = "column `reward` must be one float32, float64 or integer per step; got float64[2]"
+    with raises(SignatureError, text):
+        ReplayBuffer(**options, signature=row(0) | {"reward": np.zeros(2)})
+    buffer = ReplayBuffer(**options)
+    with raises(SignatureError, text):
+        buffer.add(row(0) | {"reward": np.zeros(2)})
+    assert list(tmp_path.iterdir()) == []
+    buffer.add(row(0))
+    buffer.close()
+    # The file of an earlier buffer stays.
+    with ReplayBuffer(**options, sampler=PRIORITIZED) as buffer:
+        buffer.end_episodes()
+        buffer.update_priorities([0], [1e200])
+    with pytest.raises(PriorityError):
+        ReplayBuffer(**options, sampler=selectors.Prioritized(2.0))
+    assert len(ReplayBuffer(**options)) == 1
 
 
 def test_an_invalid_first_step_does_not_remove_the_file_of_another_buffer(tmp_path):
@@ -220,6 +153,23 @@ def test_saves_are_restored_into_files(tmp_path):
     steps = all_steps(buffer)
     assert len(steps) == 20
     assert {place[1] for place in steps} == set(range(11, 21))
+
+
+def test_states_that_were_not_published_completely_do_not_count(tmp_path):
+    """A process was killed while it published a restored state: the last flush counts, without overwritten steps."""
+    path, is_changing = tmp_path / "file", 65536 * 3
+    buffer = numbered(path, 10)
+    buffer.flush()
+    buffer.add_steps({"x": np.arange(10, 13)[None]}, env_ids=[0])
+    del buffer
+    records.overwrite(path, is_changing, b"\x01")
+    buffer = numbered(path)
+    x = {key: item["x"] for key, item in items_by_key(buffer).items()}
+    assert x == {2 * n: n for n in range(5, 10)} | {2 * n + 1: 1000 + n for n in range(10)}
+    buffer.add({"x": 10}, env_id=0)
+    del buffer
+    buffer = numbered(path)
+    assert {key: item["x"] for key, item in items_by_key(buffer).items()} == x | {20: 10}
 
 
 def test_a_flush_continues_while_other_threads_use_the_buffer(tmp_path):
@@ -302,6 +252,32 @@ assert len(buffer) == 1
 buffer.close()
 os.write(stopped, b"x")
 assert os.waitpid(child, 0)[1] == 0
+print("done")
+"""
+    assert run_python(PROGRAM + code).endswith("done\n")
+
+
+@needs_fork
+def test_the_end_of_a_with_block_in_a_forked_child_does_not_wait_for_threads_of_the_parent(tmp_path):
+    code = f"""
+from engram.buffers import MappedFile, ReplayBuffer
+with ReplayBuffer(20, storage=MappedFile({str(tmp_path / "file")!r})) as buffer:
+    buffer.add({{"x": 1}})
+    held, release = threading.Event(), threading.Event()
+
+    def hold():  # as `restore` does in another thread
+        with buffer._first_add_lock:
+            held.set()
+            release.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = fork(lambda: buffer.__exit__(None, None, None))
+    assert os.waitpid(child, 0)[1] == 0
+    release.set()
+    thread.join()
+    assert len(buffer) == 1
 print("done")
 """
     assert run_python(PROGRAM + code).endswith("done\n")
@@ -398,6 +374,46 @@ def test_a_full_disk_is_an_error_before_any_step_is_added(tmp_path):
         numbered(missing / "file", 1)
 
 
+def test_a_copy_without_disk_space_for_zeros_gets_it_when_it_is_opened(tmp_path):
+    path, copy = tmp_path / "file", tmp_path / "copy"
+    with ReplayBuffer(1000, storage=MappedFile(path)) as buffer:
+        buffer.add({"x": np.arange(1000)})
+    with path.open("rb") as source, copy.open("wb") as target:
+        target.truncate(path.stat().st_size)
+        for offset in range(0, path.stat().st_size, 65536):
+            part = source.read(65536)
+            if any(part):
+                target.seek(offset)
+                target.write(part)
+    size = copy.stat().st_size
+    assert copy.stat().st_blocks * 512 < size
+    with ReplayBuffer(1000, storage=MappedFile(copy)) as buffer:
+        assert copy.stat().st_blocks * 512 >= size
+        assert len(buffer) == 1
+
+
+def test_waiting_for_the_directory_can_be_interrupted(tmp_path):
+    """A buffer is being saved to the directory where the file is to be created."""
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    buffer = ReplayBuffer(10, storage=MappedFile(tmp_path / "file"))
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            buffer.add({"x": 1})
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert list(tmp_path.iterdir()) == []
+    os.close(handle)
+    buffer.add({"x": 1})
+    assert len(buffer) == 1
+
+
 def test_files_that_are_not_those_of_a_mapped_buffer(tmp_path):
     def error_of(path):
         with pytest.raises(StorageError) as caught:
@@ -472,82 +488,6 @@ def test_impossible_states_are_rejected(tmp_path, numbers, reason):
     records.overwrite(path, live, np.array(numbers, "<u8").tobytes())
     with raises(StorageError, f"{path} cannot be used: {reason}"):
         numbered(path)
-
-
-# --- flush and close --------------------------------------------------------------------------------------------------
-
-
-def test_a_closed_buffer_refuses_all_calls(tmp_path):
-    for storage in (None, MappedFile(tmp_path / "file")):
-        buffer = ReplayBuffer(10, sampler=PRIORITIZED, storage=storage, seed=0)
-        buffer.add({"x": 1})
-        add, epoch, scan = buffer.add, buffer.epoch(1), buffer.scan(1, steps=True)
-        native = buffer._native
-        buffer.close()
-        buffer.close()
-        assert repr(buffer) == "ReplayBuffer(closed, Steps(), Prioritized(exponent=0.5))"
-        calls = [
-            lambda add=add: add({"x": 1}),
-            lambda buffer=buffer: buffer.add_batch({"x": np.zeros(1, np.int64)}),
-            lambda buffer=buffer: buffer.add_steps({"x": np.zeros((1, 100_000), np.int64)}),
-            lambda buffer=buffer: buffer.sample(1),
-            lambda epoch=epoch: next(epoch),
-            lambda scan=scan: next(scan),
-            lambda buffer=buffer: buffer.epoch(1),
-            lambda buffer=buffer: buffer.scan(1),
-            lambda native=native: native.sample_sequences(1, 1, 0),
-            lambda native=native: native.read_sequences(np.array([0]), np.array([0], np.uint64), 1),
-            lambda native=native: native.next_position(0),
-            lambda buffer=buffer: buffer.update_priorities([0], [1.0]),
-            buffer.end_episodes,
-            buffer.clear,
-            lambda buffer=buffer: len(buffer),
-            lambda buffer=buffer: buffer.num_items,
-            lambda buffer=buffer: buffer.save(tmp_path / "save"),
-        ]
-        if storage is not None:
-            calls.append(buffer.flush)
-        for call in calls:
-            with raises(ClosedError, "the replay buffer is closed"):
-                call()
-
-
-def test_a_closed_buffer_without_columns_refuses_all_calls(tmp_path):
-    ReplayBuffer(10, seed=0, signature={"x": ArraySpec((), "int64")}).save(tmp_path / "save")
-    with ReplayBuffer(10, sampler=PRIORITIZED, storage=MappedFile(tmp_path / "file")) as buffer:
-        pass
-    for call in [
-        lambda: buffer.add({"x": 1}),
-        lambda: buffer.add_batch({"x": np.zeros(1, np.int64)}),
-        lambda: buffer.add_steps({"x": np.zeros((1, 3), np.int64)}),
-        lambda: buffer.sample(1),
-        lambda: buffer.epoch(1),
-        lambda: buffer.scan(1),
-        lambda: buffer.update_priorities([0], [1.0]),
-        buffer.end_episodes,
-        buffer.clear,
-        lambda: len(buffer),
-        lambda: buffer.num_items,
-        lambda: buffer.save(tmp_path / "other"),
-        lambda: buffer.restore(tmp_path / "save"),
-        buffer.flush,
-    ]:
-        with raises(ClosedError, "the replay buffer is closed"):
-            call()
-    buffer.close()
-    assert repr(buffer) == "ReplayBuffer(closed, Steps(), Prioritized(exponent=0.5))"
-    assert [each.name for each in tmp_path.iterdir()] == ["save"]
-
-
-def test_a_flush_needs_a_file():
-    buffer = ReplayBuffer(10)
-    for _ in range(2):
-        with raises(
-            InvalidArgumentError,
-            "`flush` needs a buffer in a file; create it with `storage=MappedFile(...)`, or use `save`",
-        ):
-            buffer.flush()
-        buffer.add({"x": 1})
 
 
 def test_a_file_may_be_larger_than_the_memory_of_the_process(tmp_path):

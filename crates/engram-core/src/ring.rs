@@ -229,9 +229,10 @@ impl Ring {
 
     /// Records whether an episode begins with a step of a save or file, or is cut before it. Its row has these flags.
     fn record_saved_start(&mut self, env: usize, position: u64, row: usize, flags: u8) {
-        let starts = self.episode_starts.as_mut();
-        let cut = starts.is_some_and(|starts| starts.add_saved(env, position, flags));
-        let flags_now = (flags & !CUT) | (u8::from(cut) * CUT);
+        let Some(starts) = &mut self.episode_starts else {
+            return;
+        };
+        let flags_now = starts.add_saved(env, position, flags);
         if flags_now != flags {
             self.flags[row] = flags_now; // only then, so that a mapped page stays unchanged
         }

@@ -4,10 +4,10 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::Arc;
 
-use engram_core::ring::{RingItems, StepBuffer, StepBufferOptions};
-use engram_core::{Error, Result, Schema, SharedBytes};
+use engram_core::ring::{EpisodeColumns, RingItems, StepBuffer, StepBufferOptions};
+use engram_core::{DType, Error, Result, Schema, SharedBytes};
 
-use crate::disk::{BufferSize, Flush, FlushedState, MappedFile, boot_id};
+use crate::disk::{BufferSize, Flush, FlushedState, Interrupted, MappedFile, boot_id};
 
 /// A [`StepBuffer`], and the file that its steps are in, if there is one.
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub struct ReplayBuffer {
     /// True if the file did not exist before.
     is_new: bool,
     is_closed: bool,
+    /// Why `close` could not make everything durable.
+    close_error: Option<Error>,
 }
 
 /// A flush that has begun; see [`ReplayBuffer::begin_flush`].
@@ -35,32 +37,40 @@ impl ReplayBuffer {
             file: None,
             is_new: false,
             is_closed: false,
+            close_error: None,
         })
     }
 
     /// Opens the buffer in a file, or creates the file. `schema` is that of the steps; `id` must differ each time.
     ///
+    /// Whatever the items are, the file records where episodes end if the steps have the columns for that, so that each of
+    /// its buffers can have other items.
+    ///
     /// # Errors
-    /// [`Error::Storage`] if the file cannot be created, read or written, is damaged, or is in use;
+    /// [`Error::Storage`] if the file cannot be created, read or written, is damaged, or is in use, or `interrupted` returns
+    /// true;
     /// [`Error::InvalidArgument`] if its buffer has another size, [`Error::Signature`] if its steps have another schema;
     /// those of [`StepBuffer::new`] and [`StepBuffer::reopen`].
     pub fn open(
         path: &Path,
-        options: &StepBufferOptions<'_>,
+        options: StepBufferOptions<'_>,
         schema: &Arc<Schema>,
         id: u64,
+        interrupted: Interrupted<'_>,
     ) -> Result<Self> {
-        Self::open_after_boot(path, options, schema, id, &boot_id())
+        Self::open_after_boot(path, options, schema, id, interrupted, &boot_id())
     }
 
     /// [`Self::open`] in the run of the machine that `boot` identifies.
     fn open_after_boot(
         path: &Path,
-        options: &StepBufferOptions<'_>,
+        mut options: StepBufferOptions<'_>,
         schema: &Arc<Schema>,
         id: u64,
+        interrupted: Interrupted<'_>,
         boot: &str,
     ) -> Result<Self> {
+        options.episode_columns = options.episode_columns.or_else(|| episode_columns(schema));
         let size = BufferSize {
             num_envs: options.num_envs,
             length: options.length,
@@ -71,18 +81,24 @@ impl ReplayBuffer {
             opened
         } else {
             let state = FlushedState::empty(options.num_envs, options.seed);
-            let created = MappedFile::create(path, schema, size, state.clone(), id)?;
+            let created = MappedFile::create(path, schema, size, state.clone(), id, interrupted)?;
             (created, state)
         };
-        let mut steps = StepBuffer::in_memory(options, Some(memory))?;
-        let reopened = steps.reopen(&state.envs, state.has_flags, state.rng);
-        reopened.map_err(|error| file.to_error(error))?;
-        file.start(&steps, boot)?;
+        let started = StepBuffer::in_memory(&options, Some(memory)).and_then(|mut steps| {
+            let reopened = steps.reopen(&state.envs, state.rng);
+            reopened.map_err(|error| file.to_error(error))?;
+            file.start(boot)?;
+            Ok(steps)
+        });
+        if started.is_err() && is_new {
+            file.remove();
+        }
         Ok(Self {
-            steps,
+            steps: started?,
             file: Some(file),
             is_new,
             is_closed: false,
+            close_error: None,
         })
     }
 
@@ -150,11 +166,13 @@ impl ReplayBuffer {
     /// Ends a flush; `synced` is the outcome of [`BufferFlush::sync`].
     ///
     /// # Errors
-    /// [`Error::Storage`] if the file cannot be written, or `synced` is an error.
+    /// [`Error::Storage`] if the file cannot be written, or `synced` is an error; or if another thread has closed the buffer
+    /// meanwhile, and that has failed.
     pub fn finish_flush(&mut self, flush: BufferFlush, synced: Result<()>) -> Result<()> {
-        match &mut self.file {
-            Some(file) => file.finish_flush(&self.steps, flush.0, synced, false),
-            None => synced,
+        match (&mut self.file, &self.close_error) {
+            (Some(file), _) => file.finish_flush(&self.steps, flush.0, synced, false),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => synced,
         }
     }
 
@@ -168,6 +186,7 @@ impl ReplayBuffer {
             let synced = flush.sync();
             file.finish_flush(&self.steps, flush, synced, true)
         });
+        self.close_error = flushed.as_ref().err().cloned().or(self.close_error.take());
         self.release()?;
         flushed
     }
@@ -203,6 +222,19 @@ impl ReplayBuffer {
         self.file = None;
         Ok(())
     }
+}
+
+/// The columns that state where the episodes of such steps end.
+fn episode_columns(schema: &Schema) -> Option<EpisodeColumns> {
+    let find = |name: &str| {
+        let column = schema.layout.names.iter().position(|it| **it == *name)?;
+        let cell = &schema.cells[column];
+        (cell.dtype == DType::Bool && cell.shape.is_empty()).then_some(column)
+    };
+    Some(EpisodeColumns {
+        terminated: find("terminated")?,
+        truncated: find("truncated")?,
+    })
 }
 
 impl BufferFlush {

@@ -264,14 +264,16 @@ impl ReplayBuffer {
         } else {
             MIN_DETACHED_BYTES
         };
-        let buffer = detached(py, || {
-            if let Some(path) = path {
-                return engine::ReplayBuffer::open(&path, &options, &schema, entropy());
-            }
-            let mut buffer = engine::ReplayBuffer::new(&options)?;
-            buffer.column_memory().for_each(request_huge_pages);
-            Ok(buffer)
-        })?;
+        let buffer = match path {
+            Some(path) => interruptible(py, |interrupted| {
+                engine::ReplayBuffer::open(&path, options, &schema, entropy(), interrupted)
+            })?,
+            None => detached(py, || {
+                let mut buffer = engine::ReplayBuffer::new(&options)?;
+                buffer.column_memory().for_each(request_huge_pages);
+                Ok(buffer)
+            })?,
+        };
         Ok(Self {
             buffer: ForkGuard::new("replay buffer", RwLock::new(buffer)),
             columns,
@@ -488,7 +490,7 @@ impl ReplayBuffer {
         let lock = self.buffer.get(py)?;
         detached(py, || {
             let flush = {
-                let buffer = lock.write();
+                let buffer = lock.read();
                 buffer.check_open()?;
                 buffer.begin_flush()?
             };

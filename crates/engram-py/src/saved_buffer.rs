@@ -88,7 +88,7 @@ pub(crate) fn interruptible<T: Send>(
             work(&mut { is_interrupted })
         };
         thread::scope(|scope| {
-            let worker = thread::Builder::new().name("engram-save".into());
+            let worker = thread::Builder::new().name("engram-file".into());
             let worker = worker.spawn_scoped(scope, work).map_err(|error| {
                 Error::Unavailable(format!("the system provides no thread: {error}"))
             })?;

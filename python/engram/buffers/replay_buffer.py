@@ -60,7 +60,8 @@ class ReplayBuffer:
         sampler: `selectors.Uniform()`: every item is equally likely. `selectors.Prioritized(exponent)`: in proportion
             to `priority ** exponent`. When an item can first be sampled, it gets the largest priority that an item of
             the buffer has then; 1 if none is above 0. `RecentMix(...)`: a part of each batch is from the newest items.
-        seed: Seed of all random choices. They do not depend on the number of threads. Default: a random one.
+        seed: Seed of all random choices. They do not depend on the number of threads. Default: a random one. With a
+            file that exists, it has no influence: the random state is that of the file.
         storage: `MappedFile(path)`: the steps are in this file, which can be larger than the memory and outlives the
             process. Default: in memory.
 
@@ -172,8 +173,8 @@ class ReplayBuffer:
 
         The first step is the first one of an episode: if an earlier episode of the environment has not ended, it ends
         with its newest step, as `end_episodes` describes. The last step ends the episode: if neither its `terminated`
-        nor its `truncated` is True, it counts as truncated, although its `truncated` does not change. With `Steps()`,
-        the steps are added as by `add_steps`.
+        nor its `truncated` is True, it counts as truncated, although its `truncated` does not change. `Steps()`
+        do not depend on it, as for `end_episodes`.
 
         Args:
             steps: Nest of arrays `[T, ...]`, with any `T` of at least 1.
@@ -194,7 +195,8 @@ class ReplayBuffer:
 
         Call it when an environment is reset before its episode has ended: items then do not continue from its newest
         step with the next one. The newest step counts as truncated, although its `truncated` does not change; a step
-        that has ended its episode stays as it is. With `Steps()` there is nothing to do.
+        that has ended its episode stays as it is. `Steps()` do not depend on it; in the file of `storage`, it is kept
+        for other items.
 
         Args:
             env_ids: The environments, from 0, each at most once. Default: all of them.
@@ -358,8 +360,8 @@ class ReplayBuffer:
         same settings. They may differ in all but `num_envs`:
 
         - With a smaller `capacity`, the newest steps of each environment are restored.
-        - With other `items`, the same steps form other items. If the buffer was saved with `Steps()`, the first
-          restored step of each environment counts as the first one of an episode.
+        - With other `items`, the same steps form other items. If the buffer was saved with `Steps()` and had no
+          `storage`, the first restored step of each environment counts as the first one of an episode.
         - Priorities belong to the steps that items begin with. Items that had none in the save get the largest one.
           Without `Prioritized`, priorities are left out.
         - `seed` has no influence.
@@ -392,7 +394,8 @@ class ReplayBuffer:
 
         Raises:
             InvalidArgumentError: The buffer has no `storage`.
-            StorageError: The file cannot be written. Then no later flush succeeds.
+            StorageError: The file cannot be written. Then no later flush succeeds, and steps of the last flush are not
+                overwritten any more: `add*` raises this error instead.
             ClosedError: The buffer is closed.
         """
         if self._path is None:
@@ -411,10 +414,12 @@ class ReplayBuffer:
         Raises:
             StorageError: The file cannot be written. The buffer is closed nevertheless.
         """
-        with self._first_add_lock:
-            self._is_closed = True
-            if self._native is not None:
-                self._native.close()
+        if self._native is None:  # otherwise not locked: a forked child would wait forever for a thread of its parent
+            with self._first_add_lock:
+                self._is_closed = True
+        self._is_closed = True
+        if self._native is not None:
+            self._native.close()
 
     def __enter__(self) -> Self:
         return self

@@ -37,14 +37,18 @@ impl EpisodeStarts {
         cut
     }
 
-    /// Like [`Self::add`], for a step of a save that has these flags. A cut of the save is retained only if the steps
-    /// before it, to the beginning of the episode, are not in the save.
-    pub(super) fn add_saved(&mut self, env: usize, position: u64, flags: u8) -> bool {
+    /// Like [`Self::add`], for a step of a save or file that has these flags. Returns its flags with the cuts of this
+    /// buffer. A cut of the save is one of them if the steps before it, to the beginning of the episode, are not in the
+    /// save. A buffer that does not cut episodes leaves the cuts for the next one.
+    pub(super) fn add_saved(&mut self, env: usize, position: u64, flags: u8) -> u8 {
         let is_first = flags & FIRST != 0;
-        let after_unknown =
-            !is_first && flags & CUT != 0 && self.max_length.is_some() && self.envs[env].is_empty();
-        let cut = self.add(env, position, is_first || after_unknown);
-        cut || after_unknown
+        if self.max_length.is_none() {
+            self.add(env, position, is_first);
+            return flags;
+        }
+        let after_unknown = !is_first && flags & CUT != 0 && self.envs[env].is_empty();
+        let cut = self.add(env, position, is_first || after_unknown) || after_unknown;
+        (flags & !CUT) | (u8::from(cut) * CUT)
     }
 
     /// Cuts the steps at these positions, all of an environment, if no episode begins with one of them. Returns the

@@ -79,6 +79,9 @@ pub struct ItemIndex {
     priorities: Option<Priorities>,
     /// True if the items are episodes: only their first steps begin an item.
     of_episodes: bool,
+    /// Without `priorities`, in memory that an earlier buffer has used: for each environment, the position after the last
+    /// step whose priority it has left there. Otherwise empty.
+    left_ends: Vec<u64>,
 }
 
 /// The consecutive steps of an environment that its items begin with.
@@ -122,6 +125,7 @@ impl ItemIndex {
             ends_are_current: true,
             priorities: priorities.transpose()?,
             of_episodes: matches!(items, RingItems::Episodes { .. }),
+            left_ends: Vec::new(),
         })
     }
 
@@ -204,16 +208,17 @@ impl ItemIndex {
                 };
                 let gone = old.start..new.start.clamp(old.start, old.end);
                 for row in rows(slot, 0, gone.end - gone.start) {
-                    priorities.remove(row);
+                    priorities.set(row, NO_ITEM);
+                }
+                // Steps that were added together with later ones, and that no item has begun with since.
+                for position in old.end.max(ring.oldest(env))..new.start {
+                    priorities.set(ring.row(env, ring.slot(env, position)), NO_ITEM);
                 }
                 let added = old.end.clamp(new.start, new.end)..new.end;
                 let offset = added.start - new.start;
                 for row in rows(new_range.slot, offset, added.end - added.start) {
-                    if !of_episodes || ring.begins_episode(row) {
-                        priorities.set(row, initial);
-                    } else {
-                        priorities.values.as_f64s_mut()[row] = NO_ITEM;
-                    }
+                    let is_item = !of_episodes || ring.begins_episode(row);
+                    priorities.set(row, if is_item { initial } else { NO_ITEM });
                 }
             }
             self.set_range(env, new_range);
@@ -469,7 +474,7 @@ impl ItemIndex {
             }
             for (row, priority) in rows.iter().zip(new) {
                 if let Some(row) = row {
-                    priorities.set(*row, *priority);
+                    priorities.set(*row, *priority + 0.0); // never `NO_ITEM`
                 }
             }
         }

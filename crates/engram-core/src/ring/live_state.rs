@@ -30,8 +30,6 @@ const ENV_NUMBERS: usize = 4;
 
 /// Number in the header: 1 while all environments are changed together.
 const IS_CHANGING: usize = 0;
-/// Number in the header: 1 if the flags of the steps state where episodes end.
-const HAS_FLAGS: usize = 1;
 
 impl LiveState {
     /// Size in bytes; `None` if it is too large for any machine.
@@ -58,12 +56,6 @@ impl LiveState {
     /// Index of the first number of an environment.
     fn env(env: usize) -> usize {
         HEADER_NUMBERS + env * ENV_NUMBERS
-    }
-
-    /// True if the flags of the steps state where episodes end.
-    #[must_use]
-    pub fn has_flags(&self) -> bool {
-        self.number(HAS_FLAGS) == 1
     }
 
     /// The states of `num_envs` environments with rings of `length` slots; `None` if the process was killed while it
@@ -105,11 +97,11 @@ impl LiveState {
     pub(super) fn change_all(&mut self, change: impl FnOnce(&mut Self)) {
         self.0.store_u64(IS_CHANGING, 1);
         change(self);
-        self.0.store_u64(IS_CHANGING, 0);
+        self.end_change();
     }
 
-    /// Records whether the flags of the steps state where episodes end.
-    pub(super) fn set_has_flags(&mut self, has_flags: bool) {
-        self.0.store_u64(HAS_FLAGS, has_flags.into());
+    /// Records that the states of all environments are valid again.
+    pub(super) fn end_change(&mut self) {
+        self.0.store_u64(IS_CHANGING, 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Continuing with the steps that are in the memory of a buffer, such as a mapped file that an earlier process has used.
 
 use super::live_state::EnvState;
-use super::{CUT, ENDED, EnvRing, EpisodeColumns, FIRST, Ring, StepBuffer, TERMINATED};
+use super::{CUT, ENDED, EnvRing, FIRST, Ring, StepBuffer, TERMINATED};
 use crate::error::{Error, Result};
 use crate::selector::TableRng;
 
@@ -10,14 +10,13 @@ use crate::selector::TableRng;
 pub(super) const MAX_STEPS: u64 = 1 << 62;
 
 impl StepBuffer {
-    /// Continues with the steps in the memory of a new buffer. `states` states which they are; `has_flags` is true if their
-    /// flags state where episodes end. Otherwise the columns do, and the oldest step of each environment counts as the
-    /// first one of an episode.
+    /// Continues with the steps in the memory of a new buffer. `states` states which they are. If this buffer has episode
+    /// columns, the earlier buffers in this memory had the same ones.
     ///
     /// # Errors
     /// [`Error::Payload`] if the states or flags are invalid; [`Error::Priority`] if a priority is too large for the
     /// sampler. Then the buffer must not be used.
-    pub fn reopen(&mut self, states: &[EnvState], has_flags: bool, rng: TableRng) -> Result<()> {
+    pub fn reopen(&mut self, states: &[EnvState], rng: TableRng) -> Result<()> {
         let Self {
             ring, items, index, ..
         } = self;
@@ -26,11 +25,8 @@ impl StepBuffer {
             *env = EnvRing::at(state.oldest, state.added, ring.length);
             ring.len += env.stored;
         }
-        if let Some(columns) = ring.episode_columns {
+        if ring.episode_columns.is_some() {
             for env in 0..ring.num_envs() {
-                if !has_flags {
-                    ring.write_flags_again(env, columns);
-                }
                 ring.find_episodes(env)?;
             }
             ring.cut_headless_episodes();
@@ -38,11 +34,10 @@ impl StepBuffer {
         index.stage_own(ring, states)?;
         index.finish_restore(ring, items);
         self.rng = rng;
-        let has_flags = self.has_flags();
-        if let Some(live) = &mut self.live {
-            live.set_has_flags(has_flags);
-        }
         self.publish(0..self.num_envs());
+        if let Some(live) = &mut self.live {
+            live.end_change(); // that an earlier process may have begun
+        }
         Ok(())
     }
 
@@ -110,21 +105,6 @@ impl Ring {
                 "an environment has the steps from {oldest} to {added} in {length} slots"
             )))
         })
-    }
-
-    /// Computes the flags of all steps of an environment from its columns.
-    fn write_flags_again(&mut self, env: usize, columns: EpisodeColumns) {
-        let rows: Vec<usize> = self.stored_rows(env).map(|(_, row)| row).collect();
-        let is_set = |column: usize, row: usize| self.columns[column].bytes[row] != 0;
-        let mut is_first = true;
-        for row in rows {
-            let terminated = is_set(columns.terminated, row);
-            let ended = terminated || is_set(columns.truncated, row);
-            self.flags[row] = u8::from(ended) * ENDED
-                + u8::from(terminated) * TERMINATED
-                + u8::from(is_first) * FIRST;
-            is_first = ended;
-        }
     }
 
     /// Finds where episodes of an environment begin, and the position after its newest ended step.

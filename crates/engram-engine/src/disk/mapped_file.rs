@@ -21,16 +21,18 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::ring::{BufferMemory, EnvState, StepBuffer};
 use engram_core::{AlignedBytes, Error, Result, Schema};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 
 use crate::close_on_fork::CloseOnFork;
 
 use super::buffer_reader::check_schema;
-use super::buffer_writer::SaveTarget;
+use super::buffer_writer::{Interrupted, SaveTarget};
 use super::byte_codec::UnusableData;
 use super::directory::{Directory as _, file_id};
 use super::directory_lock::{describe_this_process, since_if_this_process};
@@ -59,8 +61,11 @@ pub(crate) struct MappedFile {
     slots_offset: u64,
     /// The newest record.
     record: FlushedRecord,
-    /// The error of a sync: the system may have lost bytes since, so that no later flush can succeed.
-    sync_error: Option<Error>,
+    syncs: Arc<Syncs>,
+    /// Number of flushes that have begun.
+    begun: AtomicU64,
+    /// Number of the newest flush that has ended.
+    ended: u64,
 }
 
 /// A flush that has begun: see [`MappedFile::begin_flush`].
@@ -68,7 +73,27 @@ pub(crate) struct MappedFile {
 pub(crate) struct Flush {
     path: PathBuf,
     file: Arc<File>,
+    syncs: Arc<Syncs>,
+    /// Counts the flushes of the file.
+    number: u64,
     state: FlushedState,
+}
+
+/// Runs the syncs of a file one at a time. Once one has failed, all later ones fail with its error: the system may have lost
+/// bytes, and reports that only once.
+#[derive(Debug, Default)]
+struct Syncs(Mutex<Option<Error>>);
+
+impl Syncs {
+    fn run(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut error = self.0.lock();
+        if let Some(error) = &*error {
+            return Err(error.clone());
+        }
+        let synced = sync();
+        *error = synced.as_ref().err().cloned();
+        synced
+    }
 }
 
 /// A file and the memory that it provides for a buffer.
@@ -78,15 +103,17 @@ impl MappedFile {
     /// Creates a file for an empty buffer, which has this state.
     ///
     /// # Errors
-    /// [`Error::Storage`] if there is a file at the path, or it cannot be created, for example because the disk is full.
+    /// [`Error::Storage`] if there is a file at the path, or it cannot be created, for example because the disk is full, or
+    /// `interrupted` returns true.
     pub(crate) fn create(
         path: &Path,
         schema: &Arc<Schema>,
         size: BufferSize,
         state: FlushedState,
         id: u64,
+        interrupted: Interrupted<'_>,
     ) -> Result<OpenedFile> {
-        let target = SaveTarget::lock(path, &mut || false)?;
+        let target = SaveTarget::lock(path, interrupted)?;
         let target = target.ok_or_else(|| failed(path, "created", &"it was interrupted"))?;
         let unfinished = format!("{}{UNFINISHED_SUFFIX}", target.name);
         let created = Self::create_unfinished(&target, &unfinished, schema, size, state, id);
@@ -120,12 +147,7 @@ impl MappedFile {
         let file = files.create(name).map_err(failed)?;
         let head = Head::write(file, schema, size, id).map_err(failed)??;
         let file = files.open_file(name, OFlags::RDWR).map_err(failed)?;
-        allocate(&file, head.layout.len).map_err(|error| {
-            let (path, len) = (path.display(), head.layout.len);
-            Error::Storage(format!(
-                "{path} cannot be created: its {len} bytes cannot be allocated: {error}"
-            ))
-        })?;
+        allocate(path, &file, &head, "created")?;
         lock(path, &file, None)?;
         let (mut file, memory) =
             Self::map(path, file, &head, |_| Ok(FlushedRecord::of_new(state)))?;
@@ -163,6 +185,7 @@ impl MappedFile {
             )));
         }
         lock(path, &file, Some(&head))?;
+        allocate(path, &file, &head, "opened")?; // a copy may have no disk space for zeros
         let opened = Self::map(path, file, &head, |slots| {
             let offset = head.layout.parts[0].start as u64;
             FlushedRecord::newest(slots, head.id, offset).map_err(|UnusableData(reason)| {
@@ -213,7 +236,9 @@ impl MappedFile {
             length: head.size.length as u64,
             slots_offset: parts[0].start as u64,
             record: read(&slots)?,
-            sync_error: None,
+            syncs: Arc::default(),
+            begun: AtomicU64::new(0),
+            ended: 0,
             slots,
             file: Arc::new(file),
         };
@@ -231,10 +256,8 @@ impl MappedFile {
             return Ok(state);
         }
         let live = memory.live_state();
-        if let Some(envs) = live.read(state.envs.len(), self.length)? {
-            state.has_flags = live.has_flags();
-            state.envs = envs;
-        }
+        let envs = live.read(state.envs.len(), self.length)?;
+        state.envs = envs.unwrap_or_else(|| self.record.envs_after_restart(self.length));
         Ok(state)
     }
 
@@ -243,14 +266,8 @@ impl MappedFile {
     ///
     /// # Errors
     /// [`Error::Storage`] if the file cannot be written.
-    pub(crate) fn start(&mut self, buffer: &StepBuffer, boot: &str) -> Result<()> {
+    pub(crate) fn start(&mut self, boot: &str) -> Result<()> {
         let mut record = self.record.clone();
-        if buffer.has_flags() && !record.state.has_flags {
-            // Opening the file has computed the flags.
-            let synced = self.file.sync_data();
-            synced.map_err(|error| self.not_written(&error))?;
-        }
-        record.state.has_flags = buffer.has_flags();
         record.boot = boot.into();
         record.owner = describe_this_process();
         record.is_closed = false;
@@ -268,16 +285,25 @@ impl MappedFile {
         steps: usize,
     ) -> Result<()> {
         let flushed = &self.record.state.envs;
-        let needed = envs.iter().map(|env| {
+        let is_reserved = |env: &usize| {
             let end = buffer.env_steps(*env).added + steps as u64;
-            self.overwriting(&flushed[*env], end)
-        });
-        let needed = needed.max().unwrap_or(0);
-        if needed <= self.record.reserved {
+            self.overwriting(&flushed[*env], end) <= self.record.reserved[*env]
+        };
+        if envs.iter().all(is_reserved) {
             return Ok(());
         }
         let mut record = self.record.clone();
-        record.reserved = self.reservation(needed);
+        let mut added: Vec<u64> = (0..flushed.len())
+            .map(|env| buffer.env_steps(env).added)
+            .collect();
+        for env in envs {
+            added[*env] += steps as u64;
+        }
+        let new = self.reservations(flushed, added.into_iter());
+        // Other environments will soon need more, too.
+        for (reserved, new) in record.reserved.iter_mut().zip(new) {
+            *reserved = new.max(*reserved);
+        }
         self.write(record)
     }
 
@@ -290,12 +316,18 @@ impl MappedFile {
         end - flushed.added
     }
 
-    /// Number of steps to reserve if `needed` are: writing a record for each would be slow.
-    fn reservation(&self, needed: u64) -> u64 {
-        match needed {
+    /// Number of steps to reserve for each environment, which has had `added` steps: more than are needed, because writing a
+    /// record for each would be slow.
+    fn reservations(
+        &self,
+        flushed: &[EnvState],
+        added: impl Iterator<Item = u64>,
+    ) -> impl Iterator<Item = u64> {
+        let needed = flushed.iter().zip(added);
+        needed.map(|(flushed, end)| match self.overwriting(flushed, end) {
             0 => 0,
-            _ => needed + (self.length / 8).max(16),
-        }
+            needed => needed + self.length.div_ceil(8),
+        })
     }
 
     /// Begins a flush of the steps that the buffer has now.
@@ -303,6 +335,8 @@ impl MappedFile {
         Flush {
             path: self.path.clone(),
             file: Arc::clone(&self.file),
+            syncs: Arc::clone(&self.syncs),
+            number: self.begun.fetch_add(1, Ordering::Relaxed) + 1,
             state: FlushedState::of(buffer),
         }
     }
@@ -318,28 +352,21 @@ impl MappedFile {
         synced: Result<()>,
         close: bool,
     ) -> Result<()> {
-        if let Err(error) = synced {
-            self.sync_error.get_or_insert(error);
+        self.syncs.run(|| synced)?;
+        if flush.number < self.ended {
+            return Ok(()); // another thread has ended a later flush meanwhile
         }
-        if let Some(error) = &self.sync_error {
-            return Err(error.clone());
-        }
-        let is_older = |(new, old): (&EnvState, &EnvState)| new.added < old.added;
-        let newest = &self.record.state.envs;
-        if flush.state.envs.iter().zip(newest).any(is_older) {
-            return Ok(()); // another thread has flushed later steps meanwhile
-        }
-        let flushed = flush.state.envs.iter().enumerate();
-        let overwriting =
-            flushed.map(|(env, state)| self.overwriting(state, buffer.env_steps(env).added));
-        let reserved = self.reservation(overwriting.max().unwrap_or(0));
-        let record = FlushedRecord {
+        let flushed = &flush.state.envs;
+        let added = (0..flushed.len()).map(|env| buffer.env_steps(env).added);
+        let reserved = self.reservations(flushed, added).collect();
+        self.write(FlushedRecord {
             is_closed: close,
             reserved,
             state: flush.state,
             ..self.record.clone()
-        };
-        self.write(record)
+        })?;
+        self.ended = flush.number;
+        Ok(())
     }
 
     /// Writes and syncs a record with the next number.
@@ -354,13 +381,16 @@ impl MappedFile {
         let body = record.body();
         let offset = self.slots_offset + start as u64;
         let header = record_header(self.id, offset, kind::FLUSHED, &[&body]);
-        let slot = &mut self.slots[start..start + slot_bytes];
-        let (of_header, of_body) = slot.split_at_mut(RECORD_HEADER_BYTES);
-        of_header.copy_from_slice(&header);
-        let of_body = of_body.get_mut(..body.len());
-        let of_body = of_body.ok_or_else(|| damaged(&self.path, "its slots are too small"))?;
-        of_body.copy_from_slice(&body);
-        mapping::sync(&mut self.slots).map_err(|error| self.not_written(&error))?;
+        let Self { slots, path, .. } = self;
+        self.syncs.run(|| {
+            let slot = &mut slots[start..start + slot_bytes];
+            let (of_header, of_body) = slot.split_at_mut(RECORD_HEADER_BYTES);
+            let of_body = of_body.get_mut(..body.len());
+            let of_body = of_body.ok_or_else(|| damaged(path, "its slots are too small"))?;
+            of_header.copy_from_slice(&header);
+            of_body.copy_from_slice(&body);
+            mapping::sync(slots).map_err(|error| failed(path, "written", &error))
+        })?;
         self.record = record;
         Ok(())
     }
@@ -371,10 +401,6 @@ impl MappedFile {
             Error::Payload(reason) => damaged(&self.path, &reason),
             other => other,
         }
-    }
-
-    fn not_written(&self, error: &io::Error) -> Error {
-        failed(&self.path, "written", error)
     }
 
     /// Where the slots are in the file.
@@ -405,10 +431,12 @@ impl Flush {
     /// Writes all that is in memory to disk. The buffer may change meanwhile.
     ///
     /// # Errors
-    /// [`Error::Storage`].
+    /// [`Error::Storage`], also if an earlier sync of the file has failed.
     pub(crate) fn sync(&self) -> Result<()> {
-        let synced = self.file.sync_data();
-        synced.map_err(|error| failed(&self.path, "written", &error))
+        self.syncs.run(|| {
+            let synced = self.file.sync_data();
+            synced.map_err(|error| failed(&self.path, "written", &error))
+        })
     }
 }
 
@@ -457,16 +485,21 @@ fn read_owner(file: &File, head: &Head) -> Option<String> {
     record.ok().map(|record| record.owner)
 }
 
-/// Provides disk space for `len` bytes, so that writing to a mapping cannot fail.
-fn allocate(file: &File, len: usize) -> io::Result<()> {
-    loop {
+/// Provides disk space for all bytes of a file, so that writing to a mapping cannot fail. `what` is done with the file.
+fn allocate(path: &Path, file: &File, head: &Head, what: &str) -> Result<()> {
+    let len = head.layout.len;
+    let allocated = loop {
         match fallocate(file, FallocateFlags::empty(), 0, len as u64) {
             Err(Errno::INTR) => {}
             // The file system does not support it.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return fill(file, len as u64),
-            allocated => return Ok(allocated?),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => break fill(file, len as u64),
+            allocated => break allocated.map_err(io::Error::from),
         }
-    }
+    };
+    allocated.map_err(|error| {
+        let reason = format!("its {len} bytes cannot be allocated: {error}");
+        failed(path, what, &reason)
+    })
 }
 
 /// Writes zeros to the rest of a file.

@@ -30,19 +30,20 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// Steps of two columns: whether the episode ended, and `x`, which has the environment and the position.
+/// Steps that state whether the episode ended, and have `x`: the environment and the position.
 fn schema() -> Arc<Schema> {
     let layout = Layout {
-        names: ["ended", "x"].map(Into::into).into(),
-        structure: r#"{"d":[["ended",0],["x",0]]}"#.into(),
+        names: ["terminated", "truncated", "x"].map(Into::into).into(),
+        structure: r#"{"d":[["terminated",0],["truncated",0],["x",0]]}"#.into(),
     };
     let cell = |dtype, shape: &[usize]| CellSpec {
         dtype,
         shape: shape.iter().copied().collect(),
     };
+    let flag = cell(DType::Bool, &[]);
     Arc::new(Schema {
         layout: Arc::new(layout),
-        cells: [cell(DType::Bool, &[]), cell(DType::Uint64, &[2])].into(),
+        cells: [flag.clone(), flag, cell(DType::Uint64, &[2])].into(),
     })
 }
 
@@ -51,16 +52,23 @@ struct Case {
     num_envs: usize,
     length: usize,
     exponent: Option<f64>,
-    /// False: single steps, which need no flags.
-    has_episodes: bool,
+    items: RingItems,
 }
+
+const SEQUENCES: RingItems = RingItems::Sequences {
+    length: 2,
+    burn_in: 3,
+    continues: false,
+};
+/// Parts of episodes, which have 5 steps.
+const EPISODES: RingItems = RingItems::Episodes { max_length: 3 };
 
 fn open(case: Case, path: &Path, boot: &str) -> Result<ReplayBuffer> {
     let schema = schema();
     let cells = schema.cells.iter().cloned().enumerate();
     let outputs = cells.map(|(column, mut cell)| {
-        let source = if case.has_episodes {
-            cell.shape.insert(0, 2);
+        let source = if let Some(steps) = case.items.time_axis() {
+            cell.shape.insert(0, steps);
             OutputSource::All(column)
         } else {
             OutputSource::First(column)
@@ -71,34 +79,25 @@ fn open(case: Case, path: &Path, boot: &str) -> Result<ReplayBuffer> {
             stack: None,
         }
     });
-    let sequences = RingItems::Sequences {
-        length: 2,
-        burn_in: 0,
-        continues: false,
-    };
     let columns = EpisodeColumns {
         terminated: 0,
-        truncated: 0,
+        truncated: 1,
     };
     let options = StepBufferOptions {
         cells: &schema.cells,
         names: &schema.layout.names,
         num_envs: case.num_envs,
         length: case.length,
-        items: if case.has_episodes {
-            sequences
-        } else {
-            RingItems::Steps
-        },
+        items: case.items,
         outputs: outputs.collect(),
-        episode_columns: case.has_episodes.then_some(columns),
+        episode_columns: (case.items != RingItems::Steps).then_some(columns),
         reward_column: None,
         hindsight: None,
         exponent: case.exponent,
         recent: None,
         seed: 7,
     };
-    ReplayBuffer::open_after_boot(path, &options, &schema, 1, boot)
+    ReplayBuffer::open_after_boot(path, options, &schema, 1, &mut || false, boot)
 }
 
 fn ended(position: u64) -> bool {
@@ -116,7 +115,8 @@ fn add(buffer: &mut ReplayBuffer, env: usize, steps: usize) {
         .flat_map(|position| [env as u64, position])
         .flat_map(u64::to_le_bytes)
         .collect();
-    let columns = [SharedBytes::from(&flags[..]), SharedBytes::from(&x[..])];
+    let truncated = vec![0; steps];
+    let columns = [&flags, &truncated, &x].map(|bytes| SharedBytes::from(&bytes[..]));
     buffer.add(&[env], &columns, steps).unwrap();
 }
 
@@ -134,15 +134,17 @@ fn check(buffer: &ReplayBuffer, case: Case, context: &str) {
             let x = [env as u64, run.position].map(u64::to_le_bytes).concat();
             assert_eq!(
                 cells,
-                [&[u8::from(ended(run.position))][..], &x],
+                [&[u8::from(ended(run.position))][..], &[0], &x],
                 "{context}: {run:?}"
             );
-            if let Some(flags) = buffer.flags(run) {
-                let of_end = if ended(run.position) { 3 } else { 0 };
-                let first = run.position == 0 || ended(run.position - 1);
-                assert_eq!(flags[0] & 3, of_end, "{context}: {run:?}");
-                assert!(flags[0] & 4 != 0 || !first, "{context}: {run:?}");
-            }
+            let of_end = if ended(run.position) { 3 } else { 0 };
+            let first = run.position == 0 || ended(run.position - 1);
+            let flags = buffer.flags(run).unwrap()[0];
+            assert_eq!(flags & 3, of_end, "{context}: {run:?}");
+            assert!(flags & 4 != 0 || !first, "{context}: {run:?}");
+            // NaN where no item begins.
+            let mut priorities = buffer.priorities(run).into_iter().flatten();
+            assert!(!priorities.any(|it| it <= 0.0), "{context}: {run:?}");
         }
     }
     assert_eq!(buffer.has_priorities(), case.exponent.is_some());
@@ -170,13 +172,13 @@ fn run_with_power_losses(seed: u64, path: &Path) -> usize {
         num_envs: 1 + below(&mut rng, 3),
         length: 20 + below(&mut rng, 400),
         exponent: None,
-        has_episodes: true,
+        items: SEQUENCES,
     };
     let mut compared = 0;
     for round in 0..4 {
         let context = format!("seed {seed}, round {round}");
         case.exponent = [None, Some(0.5)][below(&mut rng, 2)];
-        case.has_episodes = below(&mut rng, 4) > 0;
+        case.items = [RingItems::Steps, SEQUENCES, EPISODES][below(&mut rng, 3)];
         let boot = round.to_string();
         let mut buffer =
             open(case, path, &boot).unwrap_or_else(|error| panic!("{context}: {error}"));
@@ -219,13 +221,12 @@ fn run_with_power_losses(seed: u64, path: &Path) -> usize {
         let buffer =
             open(case, path, "restarted").unwrap_or_else(|error| panic!("{context}: {error}"));
         check(&buffer, case, &context);
-        let ahead = (case.length as u64 / 8).max(16) + MAX_ADDED as u64;
-        let max_added = lost
-            .iter()
-            .zip(&flushed)
-            .map(|(lost, flushed)| lost.added - flushed.added);
-        let reserved = max_added.max().unwrap() + ahead;
-        for (env, flushed) in flushed.iter().enumerate() {
+        for (env, (flushed, lost)) in flushed.iter().zip(&lost).enumerate() {
+            let reserved = if lost.added > case.length as u64 {
+                lost.added - flushed.added + (case.length as u64).div_ceil(8)
+            } else {
+                0
+            };
             let found = buffer.env_state(env);
             assert_eq!(found.added, flushed.added, "{context}, environment {env}");
             let kept = (flushed.added + reserved).saturating_sub(case.length as u64);
@@ -256,7 +257,7 @@ fn steps_that_are_not_flushed_survive_the_end_of_the_process_only() {
         num_envs: 2,
         length: 100,
         exponent: Some(1.0),
-        has_episodes: true,
+        items: SEQUENCES,
     };
     let mut buffer = open(case, &file.0, "one").unwrap();
     add(&mut buffer, 1, 30);
@@ -289,7 +290,7 @@ fn no_flush_succeeds_after_a_sync_has_failed() {
         num_envs: 1,
         length: 100,
         exponent: None,
-        has_episodes: true,
+        items: SEQUENCES,
     };
     let mut buffer = open(case, &file.0, "one").unwrap();
     add(&mut buffer, 0, 30);
@@ -301,9 +302,8 @@ fn no_flush_succeeds_after_a_sync_has_failed() {
     assert_eq!(error.to_string(), "the disk is broken");
     // The system may have lost what it could not write, and not report that again.
     let begun = buffer.begin_flush().unwrap();
-    let synced = begun.sync();
-    assert!(synced.is_ok());
-    let error = buffer.finish_flush(begun, synced).unwrap_err();
+    assert_eq!(begun.sync().unwrap_err().to_string(), "the disk is broken");
+    let error = buffer.finish_flush(begun, Ok(())).unwrap_err();
     assert_eq!(error.to_string(), "the disk is broken");
     let error = buffer.close().unwrap_err();
     assert_eq!(error.to_string(), "the disk is broken");
@@ -311,4 +311,71 @@ fn no_flush_succeeds_after_a_sync_has_failed() {
     drop(buffer);
     let buffer = open(case, &file.0, "two").unwrap();
     assert_eq!(buffer.env_steps(0).stored, 30);
+}
+
+#[test]
+fn an_idle_environment_loses_no_flushed_step() {
+    let file = TemporaryFile::new("idle");
+    let case = Case {
+        num_envs: 3,
+        length: 100,
+        exponent: None,
+        items: SEQUENCES,
+    };
+    let mut buffer = open(case, &file.0, "one").unwrap();
+    for (env, steps) in [(0, 100), (1, 150), (2, 100)] {
+        add(&mut buffer, env, steps);
+    }
+    flush(&mut buffer);
+    add(&mut buffer, 0, 60);
+    drop(buffer);
+    let buffer = open(case, &file.0, "two").unwrap();
+    check(&buffer, case, "restarted");
+    let stored = [0, 1, 2].map(|env| buffer.env_steps(env).stored);
+    assert_eq!(stored, [100 - 60 - 13, 100, 100]);
+}
+
+#[test]
+fn a_flush_that_ends_late_does_not_replace_a_later_one() {
+    let file = TemporaryFile::new("late-flush");
+    let case = Case {
+        num_envs: 1,
+        length: 100,
+        exponent: None,
+        items: SEQUENCES,
+    };
+    let mut buffer = open(case, &file.0, "one").unwrap();
+    add(&mut buffer, 0, 30);
+    let first = buffer.begin_flush().unwrap();
+    buffer.clear();
+    let second = buffer.begin_flush().unwrap();
+    for flush in [second, first] {
+        let synced = flush.sync();
+        buffer.finish_flush(flush, synced).unwrap();
+    }
+    drop(buffer);
+    let buffer = open(case, &file.0, "two").unwrap();
+    assert_eq!(buffer.env_steps(0).stored, 0);
+}
+
+#[test]
+fn a_flush_fails_if_closing_the_buffer_meanwhile_has_failed() {
+    let file = TemporaryFile::new("failed-close");
+    let case = Case {
+        num_envs: 1,
+        length: 100,
+        exponent: None,
+        items: SEQUENCES,
+    };
+    for fails in [false, true] {
+        let mut buffer = open(case, &file.0, "one").unwrap();
+        let [first, second] = [(); 2].map(|()| buffer.begin_flush().unwrap());
+        let synced = first.sync();
+        if fails {
+            let failed = Err(Error::Storage("the disk is broken".into()));
+            buffer.finish_flush(second, failed).unwrap_err();
+        }
+        assert_eq!(buffer.close().is_err(), fails);
+        assert_eq!(buffer.finish_flush(first, synced).is_err(), fails);
+    }
 }

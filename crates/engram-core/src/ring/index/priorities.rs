@@ -10,15 +10,15 @@ use crate::sum_tree::{FixedSums, SumTree};
 /// Priority of a new item if no item has a priority above 0.
 pub(super) const DEFAULT_PRIORITY: f64 = 1.0;
 
-/// Stored in place of a priority in the row of a step that is between the first steps of episodes, if these are what items
-/// begin with.
-pub(super) const NO_ITEM: f64 = f64::NAN;
+/// Priority of a row with which no item begins. It equals 0, but its sign differs from that of an item's priority 0, also
+/// for the next buffer in this memory.
+pub(super) const NO_ITEM: f64 = -0.0;
 
 /// The priorities of items, by the row of the step that they begin with.
 #[derive(Debug)]
 pub struct Priorities {
     pub(super) exponent: f64,
-    /// One number per row; 0 or [`NO_ITEM`] for rows with which no item begins.
+    /// One number per row; [`NO_ITEM`] or 0 for rows with which no item begins.
     pub(super) values: AlignedBytes,
     /// `values` raised to `exponent`.
     pub(super) tree: SumTree<FixedSums>,
@@ -60,15 +60,6 @@ impl Priorities {
     pub fn set(&mut self, row: usize, priority: f64) {
         let old = std::mem::replace(&mut self.values.as_f64s_mut()[row], priority);
         self.record(row, old, priority);
-    }
-
-    /// Removes the priority of a row with which an item began, or which was between such rows.
-    pub(super) fn remove(&mut self, row: usize) {
-        if self.get(row).is_nan() {
-            self.values.as_f64s_mut()[row] = 0.0;
-        } else {
-            self.set(row, 0.0);
-        }
     }
 
     /// Records that the priority of a row was `old` and is `new` now.

@@ -6,7 +6,7 @@
 use super::ItemIndex;
 use super::priorities::{DEFAULT_PRIORITY, NO_ITEM};
 use crate::error::Result;
-use crate::ring::{EnvRing, EnvState, Ring, RingItems};
+use crate::ring::{EnvRing, EnvState, Ring, RingItems, filled};
 use crate::selector::SelectorKind;
 
 impl ItemIndex {
@@ -30,7 +30,7 @@ impl ItemIndex {
             if self.begins_item(ring, env, position) {
                 *value
             } else {
-                NO_ITEM
+                f64::NAN
             }
         };
         Some(values.iter().zip(position..).map(priority))
@@ -62,17 +62,22 @@ impl ItemIndex {
         let next = ring.envs[env].next_slot;
         for number in 0..len {
             let row = ring.row(env, ring.slot_after(next, number));
-            priorities.values.as_f64s_mut()[row] = saved(number);
+            priorities.values.as_f64s_mut()[row] = saved(number) + 0.0; // never `NO_ITEM`
         }
         Ok(())
     }
 
-    /// Stages the priorities that are in the memory of a buffer already. Those of other rows become 0.
+    /// Stages the priorities that are in the memory of a buffer already. Those of other rows become 0. Without priorities,
+    /// those in the memory are left for the next buffer.
     ///
     /// # Errors
-    /// [`crate::Error::Priority`] if one of them is not allowed.
+    /// [`crate::Error::Priority`] if one of them is not allowed; [`crate::Error::OutOfMemory`].
     pub(in crate::ring) fn stage_own(&mut self, ring: &Ring, states: &[EnvState]) -> Result<()> {
         let Some(priorities) = &mut self.priorities else {
+            self.left_ends = filled(0, states.len())?;
+            for (end, state) in self.left_ends.iter_mut().zip(states) {
+                *end = state.priorities_end.min(state.added);
+            }
             return Ok(());
         };
         let kind = SelectorKind::Prioritized {
@@ -81,7 +86,8 @@ impl ItemIndex {
         let values = priorities.values.as_f64s_mut();
         for (env, state) in states.iter().enumerate() {
             for (position, row) in ring.stored_rows(env) {
-                if position >= state.priorities_end {
+                let is_item = values[row].to_bits() != NO_ITEM.to_bits();
+                if position >= state.priorities_end || !is_item {
                     values[row] = f64::NAN;
                 } else if !values[row].is_nan() {
                     kind.check_priority_for("the replay buffer", values[row])?;
@@ -100,11 +106,11 @@ impl ItemIndex {
         Ok(())
     }
 
-    /// Position after the last item of an environment, whose priority is stored; 0 without priorities.
+    /// Position after the last step of an environment whose row has the priority of an item, or [`NO_ITEM`].
     pub(in crate::ring) fn priorities_end(&self, env: usize) -> u64 {
         match self.priorities {
             Some(_) => self.ranges[env].positions().end,
-            None => 0,
+            None => self.left_ends.get(env).copied().unwrap_or(0),
         }
     }
 
@@ -130,15 +136,11 @@ impl ItemIndex {
         let rows = || {
             (0..ring.num_envs()).flat_map(|env| {
                 let stored = ring.stored_rows(env);
-                let items = index.ranges[env].positions();
-                stored.map(move |(position, row)| {
-                    let is_between = items.contains(&position);
-                    (row, index.begins_item(ring, env, position), is_between)
-                })
+                stored.map(move |(position, row)| (row, index.begins_item(ring, env, position)))
             })
         };
         let mut largest = 0.0;
-        for (row, ..) in rows().filter(|(_, is_item, _)| *is_item) {
+        for (row, _) in rows().filter(|(_, is_item)| *is_item) {
             largest = f64::max(largest, priorities.get(row)); // not NaN
         }
         let initial = if largest > 0.0 {
@@ -146,13 +148,13 @@ impl ItemIndex {
         } else {
             DEFAULT_PRIORITY
         };
-        for (row, is_item, is_between) in rows() {
-            if !is_item {
-                priorities.values.as_f64s_mut()[row] = if is_between { NO_ITEM } else { 0.0 };
-                continue;
-            }
+        for (row, is_item) in rows() {
             let staged = priorities.get(row);
-            let priority = if staged.is_nan() { initial } else { staged };
+            let priority = match (is_item, staged.is_nan()) {
+                (false, _) => NO_ITEM,
+                (true, true) => initial,
+                (true, false) => staged,
+            };
             priorities.values.as_f64s_mut()[row] = priority;
             priorities.record(row, 0.0, priority);
         }

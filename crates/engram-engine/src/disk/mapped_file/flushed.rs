@@ -11,7 +11,7 @@ use crate::disk::kind;
 
 /// Maximum size of a record of this many environments, in bytes. The header, texts and other fields need less than 1 KiB.
 pub(super) fn max_record_bytes(num_envs: usize) -> Option<usize> {
-    num_envs.checked_mul(24)?.checked_add(1024)
+    num_envs.checked_mul(32)?.checked_add(1024)
 }
 
 /// The body of a `flushed` record.
@@ -25,16 +25,14 @@ pub(super) struct FlushedRecord {
     pub(super) owner: String,
     /// True if the buffer was closed: nothing was changed after the record was written.
     pub(super) is_closed: bool,
-    /// Number of steps of each environment that may have been added since the flush over steps of the flush.
-    pub(super) reserved: u64,
+    /// For each environment: the number of its steps that may have been added since the flush over steps of the flush.
+    pub(super) reserved: Vec<u64>,
     pub(super) state: FlushedState,
 }
 
 /// The state of a buffer whose steps are in the memory of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct FlushedState {
-    /// True if the flags of the steps state where episodes end.
-    pub(crate) has_flags: bool,
     pub(crate) rng: TableRng,
     pub(crate) envs: Vec<EnvState>,
 }
@@ -47,7 +45,7 @@ impl FlushedRecord {
             boot: String::new(),
             owner: String::new(),
             is_closed: true,
-            reserved: 0,
+            reserved: vec![0; state.envs.len()],
             state,
         }
     }
@@ -58,12 +56,10 @@ impl FlushedRecord {
         body.put_text(&self.boot);
         body.put_text(&self.owner);
         body.put_u8(self.is_closed.into());
-        body.put_u64(self.reserved);
-        body.put_u8(self.state.has_flags.into());
         put_rng(&mut body, &self.state.rng);
         body.put_len(self.state.envs.len());
-        for env in &self.state.envs {
-            for number in [env.oldest, env.added, env.priorities_end] {
+        for (env, reserved) in self.state.envs.iter().zip(&self.reserved) {
+            for number in [env.oldest, env.added, env.priorities_end, *reserved] {
                 body.put_u64(number);
             }
         }
@@ -81,25 +77,25 @@ impl FlushedRecord {
             return UnusableData::err("its checksum is wrong");
         }
         let mut reader = BodyReader(body);
-        let record = Self {
-            number: reader.u64()?,
-            boot: reader.text()?.into(),
-            owner: reader.text()?.into(),
-            is_closed: reader.bool()?,
-            reserved: reader.u64()?,
-            state: FlushedState {
-                has_flags: reader.bool()?,
-                rng: read_rng(&mut reader)?,
-                envs: reader.list(24, |reader| {
-                    Ok(EnvState {
-                        oldest: reader.u64()?,
-                        added: reader.u64()?,
-                        priorities_end: reader.u64()?,
-                    })
-                })?,
-            },
-        };
-        reader.check_end().map(|()| record)
+        let (number, boot, owner) = (reader.u64()?, reader.text()?.into(), reader.text()?.into());
+        let (is_closed, rng) = (reader.bool()?, read_rng(&mut reader)?);
+        let envs = reader.list(32, |reader| {
+            let state = EnvState {
+                oldest: reader.u64()?,
+                added: reader.u64()?,
+                priorities_end: reader.u64()?,
+            };
+            Ok((state, reader.u64()?))
+        })?;
+        let (envs, reserved) = envs.into_iter().unzip();
+        reader.check_end().map(|()| Self {
+            number,
+            boot,
+            owner,
+            is_closed,
+            reserved,
+            state: FlushedState { rng, envs },
+        })
     }
 
     /// True if the machine was not restarted since; `boot` identifies its run now.
@@ -122,8 +118,9 @@ impl FlushedRecord {
 
     /// Which steps the memory of the file has, if the machine was restarted since.
     pub(super) fn envs_after_restart(&self, length: u64) -> Vec<EnvState> {
-        let envs = self.state.envs.iter().map(|env| {
-            let end = env.added.saturating_add(self.reserved);
+        let envs = self.state.envs.iter().zip(&self.reserved);
+        let envs = envs.map(|(env, reserved)| {
+            let end = env.added.saturating_add(*reserved);
             EnvState {
                 oldest: env.oldest.max(end.saturating_sub(length)).min(env.added),
                 ..*env
@@ -137,7 +134,6 @@ impl FlushedState {
     /// The state of an empty buffer.
     pub(crate) fn empty(num_envs: usize, seed: u64) -> Self {
         Self {
-            has_flags: false,
             rng: TableRng::seed_from_u64(seed),
             envs: vec![EnvState::default(); num_envs],
         }
@@ -145,7 +141,6 @@ impl FlushedState {
 
     pub(super) fn of(buffer: &StepBuffer) -> Self {
         Self {
-            has_flags: buffer.has_flags(),
             rng: buffer.rng().clone(),
             envs: (0..buffer.num_envs())
                 .map(|env| buffer.env_state(env))
