@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import records
 from support import raises
 
-from engram import selectors
+from engram import ArraySpec, selectors
 from engram.buffers import HER, Episodes, MappedFile, RecentMix, ReplayBuffer, Sequences, Steps, Transitions
-from engram.errors import InvalidArgumentError, SignatureError, UnsatisfiableError
+from engram.errors import InvalidArgumentError, SignatureError, StorageError, UnsatisfiableError
 
 PRIORITIZED = selectors.Prioritized(1.0)
 
@@ -112,6 +113,28 @@ def test_a_restored_buffer_cuts_an_episode_at_the_same_steps(tmp_path, sampler):
     assert contents(again) == [[21, 22, 23, 24], [25, 26, 27, 28]]
 
 
+@pytest.mark.parametrize("sampler", [selectors.Uniform(), PRIORITIZED])
+def test_episodes_of_a_restore_that_failed_are_forgotten(tmp_path, sampler):
+    def create(**options):
+        return ReplayBuffer(20, items=Episodes(max_length=4), sampler=sampler, seed=0, **options)
+
+    saved = create()
+    for first in range(0, 60, 6):
+        saved.add_episode(episode(range(first, first + 6)))
+    saved.save(tmp_path / "save")
+    [end] = [record for record in records.records(tmp_path / "save") if record.kind == "end"]
+    records.cut(tmp_path / "save", end.offset)
+    signature = {"x": ArraySpec((), int), "terminated": ArraySpec((), bool), "truncated": ArraySpec((), bool)}
+    buffer = create(signature=signature)
+    with pytest.raises(StorageError, match="cannot be used: it is incomplete"):
+        buffer.restore(tmp_path / "save")
+    assert (len(buffer), buffer.num_items) == (0, 0)
+    for first in range(0, 18, 6):
+        buffer.add_episode(episode(range(first, first + 6)))
+        assert sorted(map(min, contents(buffer))) == sorted([*range(0, first + 1, 6), *range(4, first + 5, 6)])
+    assert buffer.sample(10).info.position.max() < 18
+
+
 def test_all_finished_episodes_are_equally_likely():
     buffer = ReplayBuffer(300, 3, items=Episodes(max_length=20), seed=5)
     number = 0
@@ -158,6 +181,12 @@ def test_wrong_episodes_are_rejected():
     ):
         buffer.add_episode({"x": 1, "terminated": True, "truncated": False})
     for attempt in range(2):  # before the first step and after it
+        step = {"x": 1, "terminated": False, "truncated": False}
+        with raises(
+            SignatureError,
+            "`steps` must be one nest of arrays; got a list of 2 steps; stack each column, as with numpy.stack",
+        ):
+            buffer.add_episode([step, step])
         for name in ("terminated", "truncated"):
             with raises(
                 InvalidArgumentError,
@@ -260,6 +289,20 @@ def test_other_items_in_a_mapped_file_keep_cuts_and_priorities_of_episodes(tmp_p
         assert contents(buffer)[-2:] == [[24, 25, 26, 27], [28, 29]]
         buffer.add_episode({name: np.array([value]) for name, value in steps.items()} | episode([40]))
         assert priorities(buffer) == kept | {24: 4.0, 28: 4.0, 30: 4.0, 31: 4.0}
+
+
+def test_a_file_without_the_first_step_of_an_episode_is_cut(tmp_path):
+    def opened(items):
+        return ReplayBuffer(12, items=items, seed=0, storage=MappedFile(tmp_path / "buffer"))
+
+    with opened(Sequences(length=3)) as buffer:
+        add_running(buffer, range(25))
+    for _ in range(2):
+        with opened(Episodes(max_length=4)) as buffer:
+            assert contents(buffer) == [[13, 14, 15, 16], [17, 18, 19, 20], [21, 22, 23, 24]]
+    with opened(Episodes(max_length=4)) as buffer:
+        add_running(buffer, range(25, 30))
+        assert contents(buffer) == [[21, 22, 23, 24], [25, 26, 27, 28]]
 
 
 def test_a_mapped_file_keeps_the_priorities_of_episodes(tmp_path):

@@ -3,40 +3,15 @@
 import numpy as np
 import pytest
 from buffer_model import Env
+from goal_steps import NAMES, goal_step, reward_of, stack
 from hypothesis import given
 from hypothesis import strategies as st
-from support import raises
 
-from engram import ArraySpec, selectors
-from engram.buffers import HER, Episodes, FrameStack, ReplayBuffer, Sequences, Steps, Transitions
-from engram.errors import InvalidArgumentError, SignatureError
+from engram import selectors
+from engram.buffers import HER, FrameStack, MappedFile, ReplayBuffer, Steps, Transitions
 from engram.gymnasium import BufferWriter
 
 STRATEGIES = ("future", "final", "episode")
-NAMES = {"goal": "goal", "achieved": "achieved"}
-
-
-def reward_of(achieved, goal):
-    """A reward that differs for all pairs of goals of a test."""
-    return achieved * 1000.0 + goal
-
-
-def goal_step(number, *, terminated=False, truncated=False):
-    """A step that achieves a goal of its own; what it should have achieved is negative."""
-    return {
-        "x": number,
-        "goal": -number - 1,
-        "achieved": number,
-        "reward": 0.25,
-        "next_obs": number + 0.5,
-        "terminated": terminated,
-        "truncated": truncated,
-    }
-
-
-def stack(steps):
-    """Steps of one environment with the leading axes of `add_steps`."""
-    return {name: np.array([[each[name] for each in steps]]) for name in steps[0]}
 
 
 def check(batch, envs, strategy):
@@ -238,6 +213,34 @@ def test_goals_depend_only_on_the_seed(tmp_path):
     assert draw(restored) == draw(buffers[0])
 
 
+@pytest.mark.parametrize("storage", ["save", "file"])
+def test_a_running_episode_continues_in_a_restored_buffer(tmp_path, storage):
+    path = tmp_path / "buffer"
+
+    def create(path=None):
+        options = {} if path is None else {"storage": MappedFile(path)}
+        her = HER(reward_of, relabel=1.0, **NAMES)
+        return ReplayBuffer(30, items=Transitions(discount=0.5), transforms=[her], seed=0, **options)
+
+    env, kept = Env(30), create()
+    buffer = create(path if storage == "file" else None)
+    for first, end in [(0, 20), (20, 24), (24, 37)]:
+        for number in range(first, end):
+            env.add(goal_step(number, truncated=number in {7, 33}))
+        for each in (kept, buffer):
+            each.add_steps(stack(env.rows[first:end]))
+        if storage == "file":
+            buffer.close()
+            buffer = create(path)
+        else:
+            buffer.save(path)
+            buffer = create()
+            buffer.restore(path)
+        batch, expected = buffer.sample(500), kept.sample(500)
+        check(batch, [env], "future")
+        np.testing.assert_array_equal(batch.data["goal"], expected.data["goal"])
+
+
 def test_batches_can_be_written_to_given_arrays():
     her = HER(reward_of, relabel=0.5, **NAMES)
     buffer = ReplayBuffer(100, items=Transitions(discount=0.5), transforms=[her], seed=0)
@@ -279,109 +282,6 @@ def test_buffers_without_her_state_nothing_about_goals():
     buffer = ReplayBuffer(10, seed=0)
     buffer.add(goal_step(1))
     assert buffer.sample(1).info.relabeled is None
-
-
-def test_wrong_arguments_are_rejected():
-    def her(**options):
-        return HER(reward_of, **options)
-
-    for options, text in [
-        ({"strategy": "random"}, 'HER: `strategy` must be "future", "final" or "episode"; got \'random\' (str)'),
-        ({"relabel": 4}, "HER: `relabel` must be from 0 to 1; got 4"),
-        ({"goal": 1}, "HER: `goal` must be a str; got 1 (int)"),
-        ({"achieved": None}, "HER: `achieved` must be a str; got None"),
-        ({"terminated": True}, "HER: `terminated` must be a function or None; got True (bool)"),
-    ]:
-        with raises(InvalidArgumentError, text):
-            her(**options)
-    with raises(InvalidArgumentError, "HER: `reward` must be a function of `achieved` and `goal`; got 1.0"):
-        HER(1.0)
-    for items in (Transitions(n_step=2, discount=1.0), Sequences(length=2), Episodes(max_length=3)):
-        with raises(
-            InvalidArgumentError,
-            f"HER needs items of single steps: items=Steps() or Transitions(n_step=1, ...); got {items!r}",
-        ):
-            ReplayBuffer(10, items=items, transforms=[her()])
-    with raises(InvalidArgumentError, "`transforms` must have at most one HER; got 2"):
-        ReplayBuffer(10, transforms=[her(), her()])
-    for column, other in [
-        ("obs", "obs/desired_goal"),
-        ("obs/desired_goal", "obs/desired_goal"),
-        ("obs/achieved_goal", "next_obs/achieved_goal"),
-    ]:
-        with raises(
-            InvalidArgumentError,
-            f"`transforms` must not stack the goals of HER; got FrameStack for `{column}`, and HER for `{other}`",
-        ):
-            ReplayBuffer(10, transforms=[her(), FrameStack(column, 2)])
-
-
-def test_wrong_columns_are_rejected():
-    flags = {"terminated": ArraySpec((), bool), "truncated": ArraySpec((), bool)}
-    goal, reward = ArraySpec((2,), np.float32), {"reward": ArraySpec((), np.float32)}
-    for signature, text in [
-        ({"achieved": goal, **flags}, "HER: steps have no entry `goal`; got `achieved`, `terminated`, `truncated`"),
-        ({"goal": goal, **flags}, "HER: steps have no entry `achieved`; got `goal`, `terminated`, `truncated`"),
-        (
-            {"goal": goal, "achieved": goal, **flags},
-            "HER: steps have no entry `reward`; got `achieved`, `goal`, `terminated`, `truncated`",
-        ),
-        (
-            {"goal": goal, "achieved": goal, **reward},
-            (
-                "transforms=[HER(...)] needs steps with `terminated`, `truncated`; `terminated`, `truncated` missing; "
-                "got `achieved`, `goal`, `reward`"
-            ),
-        ),
-        (
-            {"goal": goal, "achieved": goal, "reward": goal, **flags},
-            "HER: column `reward` must be one number per step; got float32[2]",
-        ),
-        (
-            {"goal": goal, "achieved": goal, "reward": {"a": goal, "b": goal}, **flags},
-            "HER: column `reward` must be one number per step; got a nest",
-        ),
-        (
-            {"goal": {"a": goal}, "achieved": {"b": goal}, **reward, **flags},
-            (
-                "HER: `goal` and `achieved` of a step must have the same structure; got the columns `goal/a` and "
-                "`achieved/b`"
-            ),
-        ),
-        (
-            {"goal": goal, "achieved": ArraySpec((3,), np.float32), **reward, **flags},
-            "HER: columns `goal` and `achieved` must have one dtype and shape; got float32[2] and float32[3]",
-        ),
-        (
-            {"goal": goal, "next_goal": ArraySpec((2,), float), "achieved": goal, **reward, **flags},
-            "HER: columns `next_goal` and `achieved` must have one dtype and shape; got float64[2] and float32[2]",
-        ),
-    ]:
-        with raises(SignatureError, text):
-            ReplayBuffer(10, signature=signature, transforms=[HER(reward_of, **NAMES)])
-
-
-def test_wrong_results_of_functions_are_rejected():
-    def sample(reward=reward_of, terminated=None):
-        her = HER(reward, terminated=terminated, relabel=1.0, **NAMES)
-        buffer = ReplayBuffer(10, transforms=[her], seed=0)
-        buffer.add(goal_step(1))
-        buffer.sample(4)
-
-    with raises(InvalidArgumentError, "HER: `reward` must return one value per item, shape [4]; it returned []"):
-        sample(lambda *_: 1.0)
-    with raises(InvalidArgumentError, "HER: `reward` must return one value per item, shape [4]; it returned [4, 1]"):
-        sample(lambda achieved, goal: reward_of(achieved, goal)[:, None])
-    with raises(
-        InvalidArgumentError, "HER: `reward` must return float64 or values of the same kind; it returned complex128"
-    ):
-        sample(lambda achieved, _: achieved * 1j)
-    with raises(InvalidArgumentError, "HER: `terminated` must return bools; it returned int64"):
-        sample(terminated=lambda achieved, _: achieved)
-    with raises(InvalidArgumentError, "HER: `terminated` must return one value per item, shape [4]; it returned []"):
-        sample(terminated=lambda *_: True)
-    with pytest.raises(ZeroDivisionError):
-        sample(lambda *_: 1 / 0)
 
 
 def test_a_scan_returns_the_goals_that_were_stored():

@@ -4,7 +4,7 @@ use engram_core::{CellSpec, DType, SharedBytes};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyModule, PyType};
+use pyo3::types::{PyList, PyModule, PyType};
 
 use crate::dtypes;
 use crate::errors;
@@ -150,6 +150,16 @@ impl StepColumns {
         let py = steps.py();
         let mut values = Leaves::with_capacity(self.columns.len());
         if !self.structure.flatten(steps, &mut values)? {
+            if let Ok(list) = steps.cast::<PyList>()
+                && let Ok(first) = list.get_item(0)
+                && self.structure.flatten(&first, &mut values)?
+            {
+                let text = format!(
+                    "`steps` must be one nest of arrays; got a list of {}; stack each column, as with numpy.stack",
+                    engram_core::text::count(list.len(), "step")
+                );
+                return Err(errors::signature(py, text));
+            }
             let (given, _) = Structure::of(steps)?;
             let error =
                 structure_differs(py, "a replay buffer", &given.names, &self.structure.names);

@@ -1,12 +1,13 @@
 """Prepares steps for a replay buffer: derives their signature, and converts values to the dtype of their column."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
+from engram._text import counted
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
 
@@ -25,6 +26,11 @@ def derive_signature(steps: Any, leading_axes: Sequence[str]) -> Any:  # noqa: A
                 if num_leading_axes == 1
                 else "if there is one environment, add an axis of size 1 in front"
             )
+            if isinstance(steps, list) and all(isinstance(step, Mapping) for step in steps):
+                raise SignatureError(
+                    f"`steps` must be one nest of arrays; got a list of {counted(len(steps), 'step')}; stack each "
+                    "column, as with numpy.stack"
+                )
             parent, _, last = name.rpartition("/")
             if last.isdigit() and array.ndim == 0:
                 wrapped = f"`{parent}`" if parent else "the list"

@@ -45,8 +45,8 @@ class HER:
     another goal.
 
     Items must be `Steps()` or `Transitions(n_step=1)`, and steps must have the entries `reward`, `terminated` and
-    `truncated`. The functions must return the same results for the same arguments. If one raises an error, `sample`
-    raises it.
+    `truncated`. The functions must return the same results for the same arguments, and must not change these. If one
+    raises an error, `sample` raises it.
 
     Attributes:
         reward: Called with the entries `achieved` and `goal` of all items of a batch, arrays `[B, ...]`, as
@@ -83,6 +83,10 @@ class HER:
         object.__setattr__(self, "relabel", _checks.fraction("HER: `relabel`", self.relabel))
         _checks.text("HER: `goal`", self.goal)
         _checks.text("HER: `achieved`", self.achieved)
+        if self.goal == self.achieved:
+            raise InvalidArgumentError(
+                f"HER: `goal` and `achieved` must be different entries; got {self.goal!r} for both"
+            )
         _checks.function("HER: `terminated`", self.terminated)
 
     @property
@@ -138,7 +142,7 @@ class HER:
         _write("reward", self.reward(*goals), relabeled, target)
         if self.terminated is None:
             return
-        terminated = np.asarray(self.terminated(*goals))
+        terminated = _array("terminated", self.terminated(*goals), relabeled.shape)
         if terminated.dtype != np.bool_:
             raise InvalidArgumentError(f"HER: `terminated` must return bools; it returned {terminated.dtype}")
         if isinstance(items, Transitions):
@@ -183,13 +187,26 @@ def _at(data: Any, entry: str) -> Any:  # noqa: ANN401, nests
     return data
 
 
+def _array(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Returns what the function of this name returned as an array, after checking that it has one value per item."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise InvalidArgumentError(f"HER: `{name}` must return a value for each item; it returned a masked array")
+    try:
+        array = np.asarray(values)
+    except ValueError:  # such as lists of different lengths
+        array = np.asarray(None)
+    if array.shape != shape:
+        got = _checks.short_repr(values) if array.dtype == object else list(array.shape)
+        raise InvalidArgumentError(
+            f"HER: `{name}` must return one value per item, shape {list(shape)}; it returned {got}; it is called once "
+            "for all items of a batch"
+        )
+    return array
+
+
 def _write(name: str, values: npt.ArrayLike, where: npt.NDArray[np.bool_], target: npt.NDArray[Any]) -> None:
     """Writes what the function of this name returned to the items that `where` selects."""
-    array = np.asarray(values)
-    if array.shape != where.shape:
-        raise InvalidArgumentError(
-            f"HER: `{name}` must return one value per item, shape {list(where.shape)}; it returned {list(array.shape)}"
-        )
+    array = _array(name, values, where.shape)
     if not np.can_cast(array.dtype, target.dtype, "same_kind"):
         raise InvalidArgumentError(
             f"HER: `{name}` must return {target.dtype} or values of the same kind; it returned {array.dtype}"

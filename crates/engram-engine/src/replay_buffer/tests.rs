@@ -336,6 +336,28 @@ fn an_idle_environment_loses_no_flushed_step() {
 }
 
 #[test]
+fn steps_that_an_episode_overwrites_are_not_restored() {
+    let file = TemporaryFile::new("episode");
+    let case = Case {
+        num_envs: 1,
+        length: 100,
+        exponent: None,
+        items: SEQUENCES,
+    };
+    let mut buffer = open(case, &file.0, "one").unwrap();
+    add(&mut buffer, 0, 104); // with the end of an episode
+    flush(&mut buffer);
+    let flags = [0; 60];
+    let x = [u64::MAX.to_le_bytes(); 120].concat();
+    let columns = [&flags[..], &flags, &x].map(SharedBytes::from);
+    buffer.add_episode(0, &columns, 60).unwrap();
+    drop(buffer);
+    let buffer = open(case, &file.0, "two").unwrap();
+    check(&buffer, case, "restarted");
+    assert_eq!(buffer.env_steps(0).stored, 100 - 60 - 13);
+}
+
+#[test]
 fn a_flush_that_ends_late_does_not_replace_a_later_one() {
     let file = TemporaryFile::new("late-flush");
     let case = Case {
