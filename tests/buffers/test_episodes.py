@@ -166,6 +166,19 @@ def test_an_added_episode_begins_and_ends_one():
     assert items == {1.0: (1, 0.5, 1), 2.0: (4, 0.25, 2), 4.0: (4, 0.5, 1), 8.0: (8, 0, 1), 16.0: (16, 0.5, 1)}
 
 
+@pytest.mark.parametrize("sampler", [selectors.Uniform(), PRIORITIZED])
+def test_an_episode_can_be_longer_than_the_buffer(tmp_path, sampler):
+    for storage in (None, MappedFile(tmp_path / "buffer")):
+        buffer = ReplayBuffer(10, items=Episodes(max_length=4), sampler=sampler, storage=storage, seed=0)
+        add_running(buffer, [-1])
+        buffer.add_episode(episode(range(23), terminated=True))
+        assert (len(buffer), contents(buffer)) == (10, [[16, 17, 18, 19], [20, 21, 22]])
+        buffer.add_episode(episode([30, 31]))
+        assert contents(buffer) == [[16, 17, 18, 19], [20, 21, 22], [30, 31]]
+        [batch] = buffer.epoch(9)
+        assert batch.data["terminated"].sum() == 1
+
+
 def test_episodes_are_added_to_a_buffer_of_steps():
     buffer = ReplayBuffer(100, seed=0)
     buffer.add_episode({"x": np.arange(3)})

@@ -213,6 +213,19 @@ def test_goals_depend_only_on_the_seed(tmp_path):
     assert draw(restored) == draw(buffers[0])
 
 
+def test_goals_can_be_in_tuples():
+    her = HER(reward_of, goal="obs/1", achieved="next_obs/2", relabel=1.0, strategy="final")
+    buffer = ReplayBuffer(10, transforms=[her], seed=0)
+    for number in range(5):
+        flags = {"reward": 0.5, "terminated": False, "truncated": False}
+        buffer.add({"obs": (number, -1, number), "next_obs": (number + 1, -1, number + 1), **flags})
+    batch = buffer.sample(20)
+    position = batch.info.position
+    for name, number in [("obs", position), ("next_obs", position + 1)]:
+        np.testing.assert_array_equal(np.stack(batch.data[name]), [number, np.full(20, 5), number])
+    np.testing.assert_array_equal(batch.data["reward"], reward_of(position + 1, 5))
+
+
 @pytest.mark.parametrize("storage", ["save", "file"])
 def test_a_running_episode_continues_in_a_restored_buffer(tmp_path, storage):
     path = tmp_path / "buffer"

@@ -23,8 +23,10 @@ def test_wrong_arguments_are_rejected():
     ]:
         with raises(InvalidArgumentError, text):
             her(**options)
-    with raises(InvalidArgumentError, "HER: `goal` and `achieved` must be different entries; got 'goal' for both"):
-        her(goal="goal", achieved="goal")
+    for achieved in ("obs/goal", "next_obs/goal"):
+        text = f"HER: `achieved` must be an entry that is not replaced; got '{achieved}', and 'obs/goal' as `goal`"
+        with raises(InvalidArgumentError, text):
+            her(goal="obs/goal", achieved=achieved)
     with raises(InvalidArgumentError, "HER: `reward` must be a function of `achieved` and `goal`; got 1.0"):
         HER(1.0)
     for items in (Transitions(n_step=2, discount=1.0), Sequences(length=2), Episodes(max_length=3)):

@@ -83,9 +83,10 @@ class HER:
         object.__setattr__(self, "relabel", _checks.fraction("HER: `relabel`", self.relabel))
         _checks.text("HER: `goal`", self.goal)
         _checks.text("HER: `achieved`", self.achieved)
-        if self.goal == self.achieved:
+        if self.achieved in {self.goal, f"next_{self.goal}"}:
             raise InvalidArgumentError(
-                f"HER: `goal` and `achieved` must be different entries; got {self.goal!r} for both"
+                f"HER: `achieved` must be an entry that is not replaced; got {self.achieved!r}, and {self.goal!r} as "
+                "`goal`"
             )
         _checks.function("HER: `terminated`", self.terminated)
 
