@@ -83,7 +83,7 @@ def test_priorities_can_be_updated(batches):
     for batch in itertools.islice(batches(buffer, 100), 50):
         assert batch.importance_weights(0.4).shape == (100,)
         # Only step 7 keeps its priority.
-        assert buffer.update_priorities(batch.info.key, np.asarray(batch.data["reward"]) == 7) == 100  # noqa: PLR2004
+        assert buffer.update_priorities(batch.info.key, np.asarray(batch.data["reward"]) == 7) == 100
     assert set(np.asarray(buffer.sample(10).data["reward"]).tolist()) == {7}
 
 
@@ -123,7 +123,7 @@ def test_errors_of_the_thread_are_raised_in_the_loop(batches):
         list(elements)
 
 
-def test_bad_arguments(batches, framework):
+def test_bad_arguments(batches):
     buffer = filled()
     with raises(InvalidArgumentError, "`buffer` must be an engram.buffers.ReplayBuffer(...); got [1] (list)"):
         batches([1], 4)
@@ -138,7 +138,7 @@ def test_bad_arguments(batches, framework):
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_copies_to_a_gpu(batches, framework, array_type, prefetch):
+def test_copies_to_a_gpu(batches, framework, prefetch):
     if framework == "torch":
         import torch  # noqa: PLC0415, the extra
 

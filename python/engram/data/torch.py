@@ -97,8 +97,8 @@ def batches(
     Args:
         buffer: An `engram.buffers.ReplayBuffer`; steps can be added meanwhile.
         batch_size: Number of items per batch, `B`.
-        device: Device for `data`, for example `"cuda:0"`. Copies to a GPU go through pinned memory and are asynchronous.
-            Default: None, no copy.
+        device: Device for `data`, for example `"cuda:0"`. Copies to a GPU go through pinned memory and are
+            asynchronous. Default: None, no copy.
         prefetch: Maximum number of batches that are drawn in advance, 0 or more. Default: 2.
         replacement: As for `ReplayBuffer.sample`. Default: True.
 
