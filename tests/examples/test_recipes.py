@@ -26,6 +26,7 @@ def run(*arguments):
             "dqn.py",
             "dqn.py --n-step 3 --prioritized",
             "dqn.py --n-step 3 --prioritized --buffer",
+            "her.py",
             "sac.py",
             "sac.py --buffer",
             "ppo.py",

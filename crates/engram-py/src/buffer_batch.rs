@@ -67,6 +67,12 @@ impl BufferBatch {
         (priorities.len() == self.drawn.starts.len()).then(|| PyArray1::from_slice(py, priorities))
     }
 
+    /// None if goals are not replaced.
+    fn relabeled<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyArray1<bool>>> {
+        let relabeled = self.drawn.relabeled()?;
+        Some(PyArray1::from_iter(py, relabeled))
+    }
+
     /// Computes `(1 / (N p)) ^ beta`, divided as `normalize` requires. Python has checked the arguments.
     fn importance_weights<'py>(
         &self,

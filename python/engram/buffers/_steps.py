@@ -1,33 +1,43 @@
 """Prepares steps for a replay buffer: derives their signature, and converts values to the dtype of their column."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
+from engram._text import counted
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
 
 __all__ = ["as_array", "check_not_masked", "convert", "derive_signature", "env_id_array"]
 
 
-def derive_signature(steps: Any, num_leading_axes: int) -> Any:  # noqa: ANN401, nests
-    """Returns the signature of steps whose leaves have this number of leading axes."""
+def derive_signature(steps: Any, leading_axes: Sequence[str]) -> Any:  # noqa: ANN401, nests
+    """Returns the signature of steps whose leaves have these leading axes."""
+    num_leading_axes = len(leading_axes)
     leaves, names, structure = _engram.flatten(steps)
     arrays = [as_array(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
     for array, name in zip(arrays, names, strict=True):
         if array.ndim < num_leading_axes:
-            shape, advice = (
-                ("[num_envs, ...]", "for a single step, use `ReplayBuffer.add`")
+            advice = (
+                "for a single step, use `ReplayBuffer.add`"
                 if num_leading_axes == 1
-                else ("[num_envs, T, ...]", "if there is one environment, add an axis of size 1 in front")
+                else "if there is one environment, add an axis of size 1 in front"
             )
+            if isinstance(steps, list) and all(isinstance(step, Mapping) for step in steps):
+                raise SignatureError(
+                    f"`steps` must be one nest of arrays; got a list of {counted(len(steps), 'step')}; stack each "
+                    "column, as with numpy.stack"
+                )
             parent, _, last = name.rpartition("/")
             if last.isdigit() and array.ndim == 0:
                 wrapped = f"`{parent}`" if parent else "the list"
                 advice = f"lists are nests: wrap {wrapped} in numpy.asarray to store one array column"
-            raise SignatureError(f"{_column(name)} must have shape {shape}; got {list(array.shape)}; {advice}")
+            raise SignatureError(
+                f"{_column(name)} must have shape [{', '.join(leading_axes)}, ...]; got {list(array.shape)}; {advice}"
+            )
     specs = [ArraySpec(array.shape[num_leading_axes:], array.dtype) for array in arrays]
     return _engram.unflatten(structure, specs)
 

@@ -1,7 +1,7 @@
 //! Continuing with the steps that are in the memory of a buffer, such as a mapped file that an earlier process has used.
 
 use super::live_state::EnvState;
-use super::{ENDED, EnvRing, FIRST, Ring, StepBuffer, TERMINATED};
+use super::{CUT, ENDED, EnvRing, FIRST, Ring, StepBuffer, TERMINATED};
 use crate::error::{Error, Result};
 use crate::selector::TableRng;
 
@@ -27,8 +27,9 @@ impl StepBuffer {
         }
         if ring.episode_columns.is_some() {
             for env in 0..ring.num_envs() {
-                ring.find_newest_end(env)?;
+                ring.find_episodes(env)?;
             }
+            ring.cut_headless_episodes();
         }
         index.stage_own(ring, states)?;
         index.finish_restore(ring, items);
@@ -106,14 +107,16 @@ impl Ring {
         })
     }
 
-    /// Sets the position after the newest ended step of an environment.
-    fn find_newest_end(&mut self, env: usize) -> Result<()> {
+    /// Finds where episodes of an environment begin, and the position after its newest ended step.
+    fn find_episodes(&mut self, env: usize) -> Result<()> {
         let mut newest_end = 0;
-        for (position, row) in self.stored_rows(env) {
+        let rows: Vec<(u64, usize)> = self.stored_rows(env).collect();
+        for (position, row) in rows {
             let flags = self.flags[row];
-            if flags > ENDED | TERMINATED | FIRST {
+            if flags > ENDED | TERMINATED | FIRST | CUT {
                 return Err(Error::Payload(format!("a step has the flags {flags}")));
             }
+            self.record_saved_start(env, position, row, flags);
             if flags & ENDED != 0 {
                 newest_end = position + 1;
             }

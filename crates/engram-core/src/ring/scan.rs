@@ -24,7 +24,8 @@ impl BufferScan {
         self.of_steps
     }
 
-    /// Number of items or steps that were not read. Those that were overwritten since count too.
+    /// Maximum number of items or steps that were not read: those that were overwritten since, and steps between items,
+    /// count too.
     #[must_use]
     pub fn len(&self) -> u64 {
         let ranges = self.left[self.env..].iter();
@@ -64,7 +65,7 @@ impl StepBuffer {
         }
     }
 
-    /// Reads the next `n` items or steps, or fewer at the end. Leaves out those that were overwritten.
+    /// Reads the next `n` items or steps, or fewer at the end. Leaves out those that were overwritten. Goals are as stored.
     pub fn read(&self, scan: &mut BufferScan, n: usize) -> Drawn {
         let mut starts = Vec::with_capacity(n);
         while starts.len() < n
@@ -73,13 +74,22 @@ impl StepBuffer {
             let current = self.current(scan.env, scan.of_steps);
             let first = left.start.max(current.start);
             let end = left.end.min(current.end);
-            let last = end.min(first.saturating_add((n - starts.len()) as u64));
-            starts.extend((first..last).map(|position| ItemStart {
-                env: scan.env,
-                position,
-                slot: self.ring.slot(scan.env, position),
-            }));
-            left.start = first.max(last);
+            let wanted = n - starts.len();
+            let before = starts.len();
+            if scan.of_steps {
+                starts.extend((first..end).take(wanted).map(|position| ItemStart {
+                    env: scan.env,
+                    position,
+                    slot: self.ring.slot(scan.env, position),
+                }));
+            } else {
+                let items = self.index.items_within(&self.ring, scan.env, first..end);
+                starts.extend(items.take(wanted));
+            }
+            left.start = match starts.last() {
+                Some(last) if starts.len() - before == wanted => last.position + 1,
+                _ => first.max(end),
+            };
             if left.start >= end {
                 scan.env += 1;
             }
