@@ -179,7 +179,7 @@ def test_functions_get_the_entries_of_the_whole_batch():
     goals = {"a": np.zeros(3, np.int8), "b": (1.0, [np.arange(2)])}
     buffer.add(
         {
-            "obs": {"goal": goals, "x": 0},
+            "obs": {"goal": goals, "goal_id": 0},
             "next_obs": {"reached": goals},
             "reward": 1.0,
             "terminated": True,

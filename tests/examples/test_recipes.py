@@ -34,7 +34,7 @@ def run(*arguments):
             "r2d2.py --buffer",
             "impala.py",
         ),
-        *("offline.py", "offline.py --format parquet"),
+        *("offline.py", "offline.py --format parquet", "offline.py --buffer"),
     ],
 )
 def test_a_recipe_reaches_its_return(command):
