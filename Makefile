@@ -181,7 +181,7 @@ demo: .venv/.built ## Train an agent on CartPole, with a live display (DEMO_ARGS
 	@$(BIN)/engram demo $(DEMO_ARGS)
 
 .PHONY: bench
-bench: .venv/.built ## Run all benchmarks, also of the peers (an hour or more)
+bench: .venv/.built ## Run the benchmarks, also of the peers (an hour or more)
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs

@@ -1,9 +1,18 @@
 """Text of errors and reports: columns, nests, numbers, and text from outside, such as names of tables."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["column_text", "columns_text", "counted", "nest_text", "number_text", "printable"]
+__all__ = ["abandoned_text", "column_text", "columns_text", "counted", "nest_text", "number_text", "printable"]
+
+
+def abandoned_text(text: str) -> str:
+    """Returns the text of a writer's error for callers that cannot use the writer again: waiting items are dropped."""
+    text = text.replace("it stays queued", "it is dropped").replace("they stay queued", "they are dropped")
+    text = re.sub(r" \(`max_(?:waiting|in_flight)_items` = \d+\)", ", which are dropped", text)
+    advice = ": sample in another thread meanwhile, or read into a table that does not wait"
+    return re.sub(r": sample (?:first|before you write more.*)$", advice, text)
 
 
 def column_text(name: str) -> str:

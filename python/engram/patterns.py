@@ -225,7 +225,12 @@ class _Leaf:
                     "[-3:] or [-3:-1]"
                 )
             return _SliceMarker(_Slice(self.index, start, stop, step, squeeze=False))
-        index = _checks.integer(f"the index of {expression}", key, low=-_checks.MAX_I64)
+        try:
+            index = _checks.integer("", key, low=-_checks.MAX_I64)
+        except InvalidArgumentError:
+            raise InvalidArgumentError(
+                f"the index of {expression} must be a negative integer or a slice of steps, such as [-1] or [-2:]"
+            ) from None
         if index >= 0:
             raise InvalidArgumentError(
                 f"the index of {expression} must be negative: it counts back from the newest step, such as [-1]"
@@ -241,6 +246,8 @@ class _SliceMarker:
 
 
 def _show(key: object) -> str:
+    if isinstance(key, tuple):
+        return ", ".join(map(_show, key))
     if not isinstance(key, slice):
         return str(key)
     parts = ["" if part is None else str(part) for part in (key.start, key.stop)]
@@ -352,8 +359,15 @@ class Pattern:
         try:
             return function(step)
         except (AttributeError, IndexError, KeyError, TypeError) as error:
+            given = columns_text(names)
+            if any(each.__name__ in str(error) for each in (_Leaf, _SliceMarker)):
+                raise InvalidArgumentError(
+                    f"pattern for table `{self.table}`: for a step with {given}, {what} can only select columns and "
+                    'slices of them, such as s["obs"][-2:]; it cannot compute with them or read their attributes: '
+                    "compute before `append`, or after sampling"
+                ) from error
             raise InvalidArgumentError(
-                f"pattern for table `{self.table}`: {what} raised {error!r} for a step with {columns_text(names)}"
+                f"pattern for table `{self.table}`: {what} raised {error!r} for a step with {given}"
             ) from error
 
 

@@ -136,11 +136,14 @@ class TableStore:
                 `append` and `create_item` wait while this many items are in flight. They also wait briefly while more
                 than 4 MiB are in flight to a server.
             max_waiting_items: Maximum number of items that wait because the rate limiters of their tables block
-                inserts, including items whose chunk is not full. `append` and `create_item` wait while this many items
-                wait. A call that creates or sends several items may exceed the limit by their number. Default: 16.
-                `None`: only `max_in_flight_items` applies.
+                inserts. `append` and `create_item` wait while this many items wait. Items whose chunk is not full count
+                too, but only while others that were sent wait: alone, they never make a call wait. A call that creates
+                or sends several items may exceed the limit by their number. Default: 16. `None`: only
+                `max_in_flight_items` applies.
             timeout: Seconds that `append` and `create_item` wait at these limits, while the write buffer of a durable
-                store is full, or for a server's description of a table. `None` waits forever, 0 does not wait.
+                store is full, or for a server's description of a table. `None` waits forever; but in the only thread of
+                a process, a wait for its own tables ends with a `BackpressureError`. With 0, a call waits only for
+                replies of a server: up to 0.4 s each, up to 5 s for the first one on a connection.
             compression: `"auto"` compresses large columns if that saves memory. `"off"` never compresses. `"delta"`
                 compresses integers as differences between steps, which suits images that change little.
 

@@ -107,6 +107,11 @@ COLUMNS = [
         ),
     ),
     (
+        Sequences(length=2),
+        np.zeros(4),
+        "items=Sequences(...) needs steps that are dicts with `terminated`, `truncated`; got a single array",
+    ),
+    (
         Transitions(discount=1.0),
         TRANSITION | {"discount": 1.0},
         "items=Transitions(...) adds `discount` to each item, so steps must not have an entry of that name; rename it",

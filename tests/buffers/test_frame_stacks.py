@@ -109,8 +109,12 @@ def test_wrong_stacks_are_rejected():
 def test_steps_that_cannot_be_stacked_are_rejected():
     flags = {"terminated": ArraySpec((), bool), "truncated": ArraySpec((), bool)}
     frame = ArraySpec((2, 2), np.uint8)
-    with raises(SignatureError, "FrameStack: steps have no column `screen`; got `obs`, `terminated`, `truncated`"):
+    with raises(
+        SignatureError, "FrameStack: steps have no column `screen`; got the columns `obs`, `terminated`, `truncated`"
+    ):
         ReplayBuffer(100, signature={"obs": frame, **flags}, transforms=[FrameStack("screen", 4)])
+    with raises(SignatureError, "FrameStack: steps have no column `screen`; got a single array"):
+        ReplayBuffer(100, signature=frame, transforms=[FrameStack("screen", 4)])
     with raises(
         SignatureError,
         "transforms=[FrameStack(...)] needs steps with `terminated`, `truncated`; `terminated`, `truncated` missing; "

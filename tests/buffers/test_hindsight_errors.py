@@ -53,11 +53,11 @@ def test_wrong_columns_are_rejected():
     flags = {"terminated": ArraySpec((), bool), "truncated": ArraySpec((), bool)}
     goal, reward = ArraySpec((2,), np.float32), {"reward": ArraySpec((), np.float32)}
     for signature, text in [
-        ({"achieved": goal, **flags}, "HER: steps have no entry `goal`; got `achieved`, `terminated`, `truncated`"),
-        ({"goal": goal, **flags}, "HER: steps have no entry `achieved`; got `goal`, `terminated`, `truncated`"),
+        ({"achieved": goal, **flags}, "HER: steps have no entry `goal`; got the columns `achieved`, `terminated`, `truncated`"),
+        ({"goal": goal, **flags}, "HER: steps have no entry `achieved`; got the columns `goal`, `terminated`, `truncated`"),
         (
             {"goal": goal, "achieved": goal, **flags},
-            "HER: steps have no entry `reward`; got `achieved`, `goal`, `terminated`, `truncated`",
+            "HER: steps have no entry `reward`; got the columns `achieved`, `goal`, `terminated`, `truncated`",
         ),
         (
             {"goal": goal, "achieved": goal, **reward},

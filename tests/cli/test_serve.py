@@ -121,6 +121,25 @@ def test_bad_options_are_rejected(run, options, text):
 
 
 @pytest.mark.parametrize(
+    ("tables", "text"),
+    [
+        (
+            '[t]\nsignature = { token = "int64[?" }',
+            "table [t] of `t.toml`: `signature`: `token` must be a dtype and a shape",
+        ),
+        ("[t]\nport = 1", "table [t] of `t.toml`: a table has no key `port`; its keys are"),
+        ("key = 1", "`t.toml`: the key `key` is outside of a table"),
+    ],
+)
+def test_keys_and_columns_of_a_file_are_not_options(run, tmp_path, monkeypatch, tables, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.toml").write_text(tables)
+    result = run("serve", "--port", 0, "--tables", "t.toml")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"error: {text}")
+
+
+@pytest.mark.parametrize(
     ("args", "parameter"),
     [
         (("serve", "--port", 0, "--path", ""), "--path"),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from certificates import Certificates
 from compat_tables import four_tables, keys, serving, steps, table
 from support import raises, wait_until
 
@@ -171,6 +172,21 @@ def test_a_table_created_later_can_be_used(client):
     client._store.create_table(engram.Table("later"))
     client.insert([1], {"later": 1.0})
     assert client.server_info()["later"].current_size == 1
+
+
+def test_a_server_that_requires_a_token_or_tls(tmp_path):
+    secure = Certificates(tmp_path).server
+    no_token = (
+        "the server at {} rejected the call: token required, none sent; Reverb's API has no token: use engram.Client, "
+        "or a server without one"
+    )
+    no_tls = "the server at {} uses TLS; Reverb's API has no TLS: use engram.Client, or a server without TLS"
+    for options, reason in (({"token": "t"}, no_token), (secure, no_tls)):
+        with engram.Server([engram.Table("t")], **options) as server:
+            client = reverb.Client(server.address)
+            for call in (client.server_info, lambda client=client: client.server_info(5), client.checkpoint):
+                with raises(RuntimeError, reason.format(server.address)):
+                    call()
 
 
 def test_server_info_raises_after_its_timeout():

@@ -239,6 +239,13 @@ def test_every_error_of_an_eager_call_is_one_of_tensorflow(tf, convert):
     assert sorted(kinds) == sorted(engram.errors.__all__)
 
 
+def test_an_eager_call_does_not_advise_a_token(tf):
+    with engram.Server([engram.Table("t")], token="t") as server:
+        client = reverb.TFClient(server.address)
+        with pytest.raises(tf.errors.UnauthenticatedError, match="Reverb's API has no token"):
+            client.sample("t", [tf.int64])
+
+
 def test_errors_of_other_code_in_an_eager_call_stay(tf):  # noqa: ARG001, TensorFlow must be installed
     def fail():
         raise ZeroDivisionError("a text")

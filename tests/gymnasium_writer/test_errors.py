@@ -1,13 +1,15 @@
 """Calls that are wrong raise an error and store nothing: the same call can be repeated once it is right."""
 
+import gymnasium
 import numpy as np
 import pytest
 from support import raises
 from vector_envs import Scripted, vector_of
 
 import engram
+from engram.buffers import ReplayBuffer
 from engram.errors import ClosedError, InvalidArgumentError, PriorityError, SignatureError, UnknownTableError
-from engram.gymnasium import Episodes, Sequences, Transitions, VectorWriter
+from engram.gymnasium import BufferWriter, Episodes, Sequences, Transitions, VectorWriter
 
 OBS = np.zeros((2, 3), np.float32)
 REWARDS = np.zeros(2)
@@ -36,6 +38,20 @@ def test_step_before_reset(open_store):
         text = "`reset` must be called before `step`, with the observations that `reset` of the environments returned"
         with raises(InvalidArgumentError, text):
             step(writer)
+
+
+def test_environments_must_be_a_vector_or_a_number(open_store):
+    store, buffer = open_store(engram.Table("replay")), ReplayBuffer(100, 2)
+    env = gymnasium.make("CartPole-v1")
+    text = (
+        "`envs` must be a vector environment, such as gymnasium.make_vec(...), or the number of environments; got "
+        f"{env!r}"
+    )
+    for make in (lambda envs: VectorWriter(store, envs, ITEMS), lambda envs: BufferWriter(buffer, envs)):
+        with raises(InvalidArgumentError, text):
+            make(env)
+        with raises(InvalidArgumentError, "`envs` must be at least 1; got 0"):
+            make(0)
 
 
 def must_reset(env):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from minari.data_collector import EpisodeBuffer
 from minari_datasets import buffer, cartpole, dataset_of, model_episode
-from support import raises
+from support import raises, run_python
 from vector_envs import key_of, sequences, transitions
 
 from engram import ArraySpec, Store, Table
@@ -170,16 +170,46 @@ def test_items_that_do_not_match_the_signature(open_store):
 
 
 @pytest.mark.filterwarnings("error")  # such as that of a writer whose items are lost
-@pytest.mark.parametrize(("steps", "error"), [(5, DeadlineExceededError), (100, BackpressureError)])
-def test_a_closed_rate_limiter(open_store, steps, error):
+@pytest.mark.parametrize(
+    ("steps", "error", "text"),
+    [
+        (5, DeadlineExceededError, "2 items are not in their tables after 0.5 s; they are dropped"),
+        (
+            100,
+            BackpressureError,
+            r"episode 0: the writer has \d+ items waiting for tables( and \d+ not sent yet)?, which are dropped, .*",
+        ),
+    ],
+)
+def test_a_closed_rate_limiter(open_store, steps, error, text):
     dataset_of(buffer(steps, terminated=True))
     store = open_store(Table.queue("t", max_size=3))
-    with pytest.raises(error, match=r"^the Minari dataset 'made-up-v0': "):
+    with pytest.raises(error, match=f"^the Minari dataset 'made-up-v0': {text}; `t`: inserting waits: ") as caught:
         read_minari(store, "made-up-v0", [Transitions("t", discount=1.0)], timeout=0.5)
     gc.collect()
     assert store.info()["t"].size == 3
     store.sample("t", 3)
     assert store.info()["t"].size == 0, "no item is inserted later"
+    del caught  # until here, its traceback has kept all variables of the call
+
+
+@pytest.mark.parametrize(("steps", "error"), [(5, "DeadlineExceededError"), (100, "BackpressureError")])
+def test_a_closed_rate_limiter_in_the_only_thread(steps, error):
+    dataset_of(buffer(steps, terminated=True))
+    output = run_python(f"""
+import engram
+from engram.gymnasium import Transitions
+from engram.minari import read_minari
+try:
+    read_minari(engram.Store([engram.Table.queue("t", max_size=3)]), "made-up-v0", [Transitions("t", discount=1.0)])
+except engram.errors.{error} as error:
+    print(error)
+""")
+    assert " dropped" in output
+    assert output.endswith(
+        "; this is the only thread of the process, so nothing is sampled while it waits: sample in another thread "
+        "meanwhile, or read into a table that does not wait\n"
+    )
 
 
 def test_a_damaged_dataset(datasets_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import fill, raises
+from support import fill, raises, run_python
 
 from engram import ArraySpec, Store, Table, selectors
 from engram.errors import (
@@ -321,12 +321,33 @@ def test_items_that_do_not_match_the_signature(open_store, tmp_path):
 def test_a_closed_rate_limiter(open_store, tmp_path, time_axis):
     path = file_of(tmp_path, x=[[n] * (n + 1 if time_axis else 2) for n in range(5)])
     store = open_store(Table.queue("t", max_size=3))
-    with pytest.raises(DeadlineExceededError, match=rf"^{path}, rows 0 to 4: "):
+    with pytest.raises(DeadlineExceededError) as caught:
         read_parquet(store, "t", path, timeout=0.5, time_axis=time_axis)
+    text = (
+        "table `t` did not accept all items within 0.5 s; it has the first 3 of 5 items; `t`: inserting waits: Queue(3)"
+    )
+    assert str(caught.value).startswith(f"{path}, rows 0 to 4: {text} is full")
     gc.collect()
     assert store.info()["t"].size == 3
     store.sample("t", 3)
     assert store.info()["t"].size == 0, "no item is inserted later"
+
+
+def test_a_closed_rate_limiter_in_the_only_thread(tmp_path):
+    path = file_of(tmp_path, x=[[n] * (n + 1) for n in range(3)])
+    output = run_python(f"""
+import engram
+from engram.parquet import read_parquet
+try:
+    read_parquet(engram.Store([engram.Table.queue("t", max_size=1)]), "t", {str(path)!r}, time_axis=True)
+except engram.errors.DeadlineExceededError as error:
+    print(error)
+""")
+    assert output == (
+        f"{path}, rows 0 to 2: table `t` did not accept all items; it has the first 1 of 3 items; `t`: inserting "
+        "waits: Queue(1) is full: 1 inserted item is not sampled yet; this is the only thread of the process, so "
+        "nothing is sampled while it waits: sample in another thread meanwhile, or read into a table that does not wait\n"
+    )
 
 
 @pytest.mark.filterwarnings("error")

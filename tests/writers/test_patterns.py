@@ -209,6 +209,11 @@ NO_SLICE = 'pattern for table `t`: each leaf of the item must be a slice of a co
 BAD_SLICE = (
     "must start before 0 and stop after its start, at most at 0 (the end of the newest step), such as [-3:] or [-3:-1]"
 )
+BAD_INDEX = "must be a negative integer or a slice of steps, such as [-1] or [-2:]"
+ONLY_SELECTS = (
+    "pattern for table `t`: for a step with {}, `trajectory` can only select columns and slices of them, such as "
+    's["obs"][-2:]; it cannot compute with them or read their attributes: compute before `append`, or after sampling'
+)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +231,12 @@ BAD_SLICE = (
         (lambda s: s["x"][-2.5:], "the start of `x[-2.5:]` must be an integer; got -2.5 (float)"),
         (lambda s: s["x"][-2:"a"], "the stop of `x[-2:a]` must be an integer; got 'a' (str)"),
         (lambda s: s["x"][-3::-1], "the step of `x[-3::-1]` must be at least 1; got -1"),
-        (lambda s: s["x"]["a"], "the index of `x[a]` must be an integer; got 'a' (str)"),
+        (lambda s: s["x"]["a"], f"the index of `x[a]` {BAD_INDEX}"),
+        (lambda s: s["x"][:, 0], f"the index of `x[:, 0]` {BAD_INDEX}"),
+        (lambda s: s["x"][-1] / 2, ONLY_SELECTS.format("the columns `x`")),
+        (lambda s: s["x"][-2:][0], ONLY_SELECTS.format("the columns `x`")),
+        (lambda s: s["x"].mean(), ONLY_SELECTS.format("the columns `x`")),
+        (lambda s: np.mean(s["x"]), ONLY_SELECTS.format("the columns `x`")),
         (lambda s: {"o": s["x"]}, NO_SLICE.format("the whole column `x` for `o`")),
         (lambda _: 3, NO_SLICE.format("int")),
         (lambda s: s["y"], "pattern for table `t`: `trajectory` raised KeyError('y') for a step with the columns `x`"),
@@ -241,9 +251,7 @@ def test_bad_patterns_raise_at_the_first_step(store, make, text):
 
 
 def test_an_error_for_a_step_that_is_one_array_names_no_columns(store):
-    with pytest.raises(
-        InvalidArgumentError, match=r"`trajectory` raised AttributeError.* for a step with a single array$"
-    ):
+    with raises(InvalidArgumentError, ONLY_SELECTS.format("a single array")):
         store.pattern_writer([Pattern("t", lambda s: s.x)]).append(1)
 
 

@@ -44,7 +44,7 @@ class TimeStep(Protocol):
 
 
 class ItemWriter(Protocol):
-    """Creates items from an adder's rows. A `timeout` is in seconds; None waits forever, 0 does not wait."""
+    """Creates items from an adder's rows. A `timeout` is in seconds; None waits forever."""
 
     def raise_item_error(self) -> None:
         """Raises the first error of an item since the last call; the rows of the item stay written."""
@@ -85,7 +85,7 @@ class Adder(ClosingContext):
 
         Args:
             items: Creates the items.
-            timeout: Seconds that `add` and `reset` wait for tables. None: wait forever; 0: do not wait.
+            timeout: Seconds that `add` and `reset` wait for tables; see `Store.writer`. None: wait forever.
         """
         self._items = items
         self._timeout = timeout
@@ -230,7 +230,7 @@ class Adder(ClosingContext):
         """Makes all items visible, and waits until their tables have them.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters. Default: None, wait forever; 0: do not wait.
+            timeout: Seconds to wait for the tables' rate limiters. Default: None, wait forever.
 
         Raises:
             InvalidArgumentError: `timeout` is negative or not a number.
@@ -244,7 +244,7 @@ class Adder(ClosingContext):
         """Abandons the episode in progress, flushes, and closes the adder. Can be called again, also after an error.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters. Default: None, wait forever; 0: do not wait.
+            timeout: Seconds to wait for the tables' rate limiters. Default: None, wait forever.
 
         Raises:
             InvalidArgumentError, DeadlineExceededError, UnsatisfiableError, ClosedError: See `flush`; the adder is not

@@ -83,7 +83,7 @@ class SequenceAdder(Adder):
                 `Store.writer`.
             max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
                 `Store.writer`. Default: 16; None: no limit.
-            timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
+            timeout: Seconds that `add` and `reset` wait for tables; see `Store.writer`. Default: None, wait forever.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
 

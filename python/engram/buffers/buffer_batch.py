@@ -112,7 +112,7 @@ class BufferBatch:
         """Computes importance-sampling weights, which correct for drawing some items more often than others.
 
         The weight of an item is `(1 / (N * p)) ** beta`. Here `p` is the probability of the item, and `N` is the number
-        of items that could have been drawn, not counting those of priority 0 (Schaul et al. 2016, section 3.4).
+        of items that could have been drawn, with a probability above 0 (Schaul et al. 2016, section 3.4).
 
         Args:
             beta: How much of the bias to correct, from 0 (nothing) to 1 (all of it).

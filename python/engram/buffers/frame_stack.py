@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from engram import _checks, _engram
+from engram._text import columns_text
 from engram.buffers.items import CompiledItems, Items
 from engram.errors import SignatureError
 from engram.specs import ArraySpec
@@ -60,8 +61,7 @@ class FrameStack:
         specs, names, _ = _engram.flatten(signature)
         stacked = [name for name in names if name == self.column or name.startswith(f"{self.column}/")]
         if not stacked:
-            given = ", ".join(f"`{name}`" for name in names)
-            raise SignatureError(f"FrameStack: steps have no column `{self.column}`; got {given}")
+            raise SignatureError(f"FrameStack: steps have no column `{self.column}`; got {columns_text(names)}")
         earlier: dict[int, int] = {}  # by the column that ends a stack
         for name in stacked:
             column = names.index(name)

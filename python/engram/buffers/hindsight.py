@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
+from engram._text import columns_text
 from engram.buffers.items import CompiledItems, Items, OutputColumn, Steps, Transitions
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
@@ -160,7 +161,7 @@ def _entry(entry: str, names: list[str]) -> list[tuple[str, int]]:
         if name == entry or name.startswith(f"{entry}/")
     ]
     if not columns:
-        raise SignatureError(f"HER: steps have no entry `{entry}`; got {', '.join(f'`{name}`' for name in names)}")
+        raise SignatureError(f"HER: steps have no entry `{entry}`; got {columns_text(names)}")
     return columns
 
 

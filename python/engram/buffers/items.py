@@ -267,7 +267,8 @@ def _step_of_markers(what: str, structure: str, required: Sequence[str]) -> dict
     step = _engram.unflatten(structure, [_Marker("first", column) for column in range(len(names))])
     needed = ", ".join(f"`{name}`" for name in required)
     if not isinstance(step, Mapping):
-        raise SignatureError(f"{what} needs steps that are dicts with {needed}; got a {type(step).__name__}")
+        got = "single array" if isinstance(step, _Marker) else type(step).__name__
+        raise SignatureError(f"{what} needs steps that are dicts with {needed}; got a {got}")
     missing = ", ".join(f"`{name}`" for name in required if name not in step)
     if missing:
         given = ", ".join(f"`{name}`" for name in step)

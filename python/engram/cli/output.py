@@ -46,10 +46,13 @@ def text(content: str, style: str = "") -> Text:
     return Text(printable(content), style=style)
 
 
-def describe_error(error: EngramError) -> str:
-    """Returns the text of an error, with options of the command line in place of Python arguments."""
+def describe_error(error: EngramError, *, names_arguments: bool = True) -> str:
+    """Returns the text of an error, with options of the command line in place of Python arguments.
+
+    With `names_arguments=False`, what the text names are not arguments, and it is returned unchanged.
+    """
     described = str(error)
-    if isinstance(error, InvalidArgumentError | HandshakeError | UnavailableError):
+    if names_arguments and isinstance(error, InvalidArgumentError | HandshakeError | UnavailableError):
         for argument, replacement in _WITHOUT_OPTION.items():
             described = described.replace(argument, replacement)
         described = _ARGUMENT.sub(lambda match: f"--{match[1].replace('_', '-')}", described)

@@ -114,7 +114,8 @@ def serve(
     with exit_on_error(), _stop_signals() as stop:
         if not interval >= 0:
             raise InvalidArgumentError(f"--checkpoint-interval must be at least 0; got {interval:g}")
-        configured_tables, configured_port = _read_tables(tables, reverb_config)
+        with exit_on_error(names_arguments=False):  # errors name keys and columns of the file
+            configured_tables, configured_port = _read_tables(tables, reverb_config)
         if path is None:
             store = engram.Store(_DEFAULT_TABLES if configured_tables is None else configured_tables, seed=seed)
         else:

@@ -1,14 +1,24 @@
-"""The autoreset modes of vector environments."""
+"""What vector environments state: their number and their autoreset mode."""
 
 from typing import Any
 
 from engram import _checks
 from engram.errors import InvalidArgumentError
 
-__all__ = ["autoreset_mode_of"]
+__all__ = ["autoreset_mode_of", "num_envs_of"]
 
 _MODES = {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}
 """The modes of `gymnasium.vector.AutoresetMode`: names by value."""
+
+
+def num_envs_of(envs: Any) -> int:  # noqa: ANN401, see `VectorWriter`
+    """Returns the number of environments of a vector environment, or the number that was given instead."""
+    if not hasattr(envs, "num_envs") and not hasattr(envs, "__index__"):
+        raise InvalidArgumentError(
+            "`envs` must be a vector environment, such as gymnasium.make_vec(...), or the number of environments; got "
+            f"{_checks.short_repr(envs)}"
+        )
+    return _checks.integer("`envs`", getattr(envs, "num_envs", envs), high=_checks.MAX_I32)
 
 
 def autoreset_mode_of(envs: Any, given: Any) -> str:  # noqa: ANN401, see `VectorWriter`

@@ -9,7 +9,7 @@ from engram import _checks, _engram
 from engram.buffers import ReplayBuffer
 from engram.buffers._steps import as_array
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.gymnasium.autoreset import autoreset_mode_of
+from engram.gymnasium.autoreset import autoreset_mode_of, num_envs_of
 from engram.gymnasium.final_observations import check_structure, final_observations
 
 __all__ = ["BufferWriter"]
@@ -57,7 +57,7 @@ class BufferWriter:
         autoreset_mode: Any = None,  # noqa: ANN401, a gymnasium.vector.AutoresetMode or a str
     ) -> None:
         _checks.instance_of("`buffer`", buffer, ReplayBuffer, "an engram.buffers.ReplayBuffer")
-        num_envs = _checks.integer("`envs`", getattr(envs, "num_envs", envs), high=_checks.MAX_I32)
+        num_envs = num_envs_of(envs)
         if num_envs != buffer.num_envs:
             raise InvalidArgumentError(
                 f"`buffer` must have the number of environments of `envs`, {num_envs}; it has {buffer.num_envs}; "

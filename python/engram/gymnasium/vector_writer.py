@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from engram import _checks, _engram
-from engram.gymnasium.autoreset import autoreset_mode_of
+from engram.gymnasium.autoreset import autoreset_mode_of, num_envs_of
 from engram.gymnasium.final_observations import final_observations
 from engram.gymnasium.items import CompiledItems, Items, checked_items
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression, _Writer
@@ -81,7 +81,7 @@ class VectorWriter(_Writer):
         _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_items(items)
         self._tables = sorted({each.table for each in checked})
-        self._num_envs = _checks.integer("`envs`", getattr(envs, "num_envs", envs), high=_checks.MAX_I32)
+        self._num_envs = num_envs_of(envs)
         self._autoreset_mode = autoreset_mode_of(envs, autoreset_mode)
 
         def compile_all(obs: str, action: str, extras: str | None) -> list[CompiledItems]:

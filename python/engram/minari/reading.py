@@ -7,6 +7,7 @@ import minari
 
 from engram import _checks
 from engram._progress import progress_bar
+from engram._text import abandoned_text
 from engram.errors import EngramError, InvalidArgumentError, StorageError
 from engram.gymnasium.items import Items
 from engram.gymnasium.vector_writer import VectorWriter
@@ -128,7 +129,9 @@ def _abandoning(writer: VectorWriter) -> Iterator[None]:
         with writer:
             yield
     except BaseException:
-        del writer._native  # noqa: SLF001, this package's own; with it, the writer would warn about pending items
+        # Without the native writer, there is no warning about pending items, and they are dropped even if the error's
+        # traceback keeps this writer.
+        vars(writer).clear()
         raise
 
 
@@ -138,6 +141,6 @@ def _naming_dataset(dataset: str) -> Iterator[None]:
     try:
         yield
     except EngramError as error:
-        raise type(error)(f"the Minari dataset {dataset!r}: {error}") from error
+        raise type(error)(f"the Minari dataset {dataset!r}: {abandoned_text(str(error))}") from error
     except (KeyError, OSError) as error:  # as h5py raises them
         raise StorageError(f"the Minari dataset {dataset!r} cannot be read: {error}") from error

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import _engram
+from engram._text import counted
+from engram.errors import DeadlineExceededError
 from engram.parquet.column_reader import Cells
 from engram.table_store import TableStore
 from engram.writer import TrajectoryWriter
@@ -60,8 +62,22 @@ class ItemInserter:
         end = None if self._timeout is None else time.monotonic() + self._timeout
         for item, priority in enumerate(priorities.tolist()):
             self._create_item(self._writer, item, columns, priority)
-            self._writer.end_episode(_remaining(end))
+            try:
+                self._writer.end_episode(_remaining(end))
+            except DeadlineExceededError as error:
+                raise self._with_inserted(error, item, len(priorities)) from error
         self._writer.flush(_remaining(end))
+
+    def _with_inserted(self, error: DeadlineExceededError, inserted: int, total: int) -> DeadlineExceededError:
+        """Returns the error for the item after the first `inserted` of `total`, with a text as of `insert_batch`."""
+        _, waits, reason = str(error).partition("; it stays queued")
+        if not waits:  # the table has it, but not yet on disk
+            return error
+        within = "" if self._timeout is None else f" within {self._timeout:g} s"
+        has = f"the first {inserted}" if inserted else "none"
+        return DeadlineExceededError(
+            f"table `{self._table}` did not accept all items{within}; it has {has} of {counted(total, 'item')}{reason}"
+        )
 
     def _create_item(self, writer: TrajectoryWriter, item: int, columns: list[Cells], priority: float) -> None:
         """Creates item `item` of a batch, whose columns may differ in their number of steps."""
@@ -89,8 +105,9 @@ class ItemInserter:
         if error is None:
             self._writer.close(self._timeout)
         else:
-            # Abandons an item that the table has not accepted in time, without the warning of a lost writer.
-            del self._writer._native  # noqa: SLF001, this package's own
+            # Abandons an item that the table has not accepted in time, without the warning of a lost writer. No attribute
+            # keeps the native writer, so that it ends even if the error's traceback keeps this writer.
+            vars(self._writer).clear()
 
 
 def _remaining(end: float | None) -> float | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from engram import _checks
 from engram._item_arrays import priority_array
 from engram._progress import progress_bar
-from engram._text import printable
+from engram._text import abandoned_text, printable
 from engram.errors import EngramError, InvalidArgumentError
 from engram.parquet.item_file import ItemFile, Rows
 from engram.parquet.item_inserter import ItemInserter
@@ -152,5 +152,5 @@ def _naming_rows(file: ItemFile, rows: Rows) -> Iterator[None]:
     try:
         yield
     except EngramError as error:
-        text = f"{file}, rows {rows.first} to {rows.first + len(rows) - 1}: {error}"
+        text = f"{file}, rows {rows.first} to {rows.first + len(rows) - 1}: {abandoned_text(str(error))}"
         raise type(error)(text) from error

@@ -129,6 +129,11 @@ impl ItemIndex {
         })
     }
 
+    /// The memory of the priorities.
+    pub(super) fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.priorities.iter_mut().flat_map(Priorities::memory)
+    }
+
     /// Number of items.
     pub(super) fn len(&self) -> usize {
         self.len

@@ -57,7 +57,7 @@ def pad_episode(writer: engram.PatternWriter, observation: npt.NDArray[Any], *, 
     The padding repeats the final observation `n_step` times, with a reward of 0. After a terminal step its discount is
     0. After a truncation its discount is 1: the returns of the last steps are shorter and bootstrap from the final
     observation, as if there were no time limit. In a stack, the repeated observation shows no motion: an approximation
-    that affects `n_step` items per truncated episode.
+    that affects the last `n_step - 1` items of a truncated episode.
     """
     padding = Step(observation, np.int32(0), np.float32(0), np.float32(not terminated))
     for _ in range(n_step):

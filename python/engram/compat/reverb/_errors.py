@@ -7,9 +7,19 @@ from contextlib import contextmanager
 from engram import errors as native
 from engram.compat.reverb.errors import DeadlineExceededError
 
-__all__ = ["is_stopping", "translated", "unreachable_text"]
+__all__ = ["is_stopping", "text_without_arguments", "translated"]
 
 _UNKNOWN_TABLE = re.compile(r"no table `(?P<name>.*?)`; (?P<rest>known tables: .*)", re.DOTALL)
+
+_WITHOUT_ARGUMENT = {
+    " (`reconnect_timeout`)": "",
+    "pass the server's token to the client as `token`, which sends it as metadata `authorization: Bearer TOKEN` "
+    "(dm-reverb clients cannot send one)": "Reverb's API has no token: use engram.Client, or a server without one",
+    "pass the PEM file of its certificate authority as `ca`": (
+        "Reverb's API has no TLS: use engram.Client, or a server without TLS"
+    ),
+}
+"""Replacements for parts of error texts that name arguments which only the engine's own client has."""
 
 
 @contextmanager
@@ -21,15 +31,15 @@ def translated() -> Iterator[None]:
 
     Raises:
         DeadlineExceededError: A call did not complete within its timeout.
-        RuntimeError: The table does not exist, the server is unreachable, a directory cannot be written, or another
-            thread is using the same writer.
+        RuntimeError: The table does not exist, the server is unreachable or requires a token or TLS, a directory cannot
+            be written, or another thread is using the same writer.
     """
     try:
         yield
     except native.DeadlineExceededError as error:
         raise DeadlineExceededError(str(error)) from error
-    except native.UnavailableError as error:
-        raise RuntimeError(unreachable_text(error)) from error
+    except (native.UnavailableError, native.HandshakeError) as error:
+        raise RuntimeError(text_without_arguments(error)) from error
     except native.UnknownTableError as error:
         raise RuntimeError(_not_found_text(str(error))) from error
     except native.EngramError as error:
@@ -43,9 +53,12 @@ def is_stopping(error: native.ClosedError) -> bool:
     return str(error).endswith(" is stopping")
 
 
-def unreachable_text(error: native.UnavailableError) -> str:
-    """Returns the engine's text, without the argument that only its own client has."""
-    return str(error).replace(" (`reconnect_timeout`)", "")
+def text_without_arguments(error: native.UnavailableError | native.HandshakeError) -> str:
+    """Returns the engine's text, without the arguments that only its own client has."""
+    text = str(error)
+    for part, replacement in _WITHOUT_ARGUMENT.items():
+        text = text.replace(part, replacement)
+    return text
 
 
 def _not_found_text(text: str) -> str:

@@ -99,8 +99,8 @@ def _identity(number: Any) -> Any:  # noqa: ANN401, an array
     return number
 
 
-def _reverb_text(error: UnknownTableError) -> str:
-    """Returns Reverb's error text for an unknown table."""
+def _reverb_text(error: UnknownTableError | UnavailableError | HandshakeError) -> str:
+    """Returns Reverb's error text."""
     try:
         with translated():
             raise error
@@ -138,6 +138,7 @@ def _tensorflow_error(error: Exception) -> Exception | None:
         name = _TENSORFLOW_ERRORS.get(type(engine_error), "InternalError")
     else:
         return None
-    text = _reverb_text(error) if isinstance(error, UnknownTableError) else str(error)
+    has_reverb_text = isinstance(error, UnknownTableError | UnavailableError | HandshakeError)
+    text = _reverb_text(error) if has_reverb_text else str(error)
     errors = import_tensorflow("reverb.TFClient").errors
     return cast("Exception", getattr(errors, name)(None, None, text))

@@ -9,7 +9,7 @@ import numpy as np
 
 import engram
 from engram.compat.reverb import _arguments, _nest, _signatures, _table_note
-from engram.compat.reverb._errors import is_stopping, translated, unreachable_text
+from engram.compat.reverb._errors import is_stopping, text_without_arguments, translated
 from engram.compat.reverb._sending import MAX_IN_FLIGHT_ITEMS, ServerProbe
 from engram.compat.reverb._table_info import signature_of, to_reverb_info
 from engram.compat.reverb.errors import DeadlineExceededError
@@ -369,19 +369,24 @@ class Client:
 
         Waits `timeout` seconds for the server; 0 or less means an hour.
         """
-        if timeout > 0:
-            try:
-                with engram.Client(_arguments.host_and_port(self._server_address), reconnect_timeout=timeout) as probe:
-                    probe.info()
-            except engram.errors.UnavailableError as error:
-                raise DeadlineExceededError(
-                    f"ServerInfo call did not complete within provided timeout of {timeout}s: {unreachable_text(error)}"
-                ) from error
         with translated():
+            if timeout > 0:
+                self._probe(timeout)
             infos = self._store.info()
         if self._signatures is None:
             self._signatures = {name: signature_of(info) for name, info in infos.items()}
         return infos
+
+    def _probe(self, timeout: float) -> None:
+        """Waits up to `timeout` seconds for the server's reply."""
+        try:
+            with engram.Client(_arguments.host_and_port(self._server_address), reconnect_timeout=timeout) as probe:
+                probe.info()
+        except engram.errors.UnavailableError as error:
+            raise DeadlineExceededError(
+                f"ServerInfo call did not complete within provided timeout of {timeout}s: "
+                f"{text_without_arguments(error)}"
+            ) from error
 
     def _signature(self, table: str) -> Any:  # noqa: ANN401, a nest
         """Returns a table's signature, a nest of this package's specs or None. Signatures are cached.
