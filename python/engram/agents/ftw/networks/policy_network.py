@@ -27,7 +27,7 @@ class NetworkHypers(Protocol):
 
     @property
     def slow_core_period(self) -> jax.Array:
-        """Steps between two steps of a slow core, at least 1: i32[], or i32[S] of S slow cores."""
+        """Steps between two steps of a slow core, at least 1: i32[]; of S slow cores i32[S], or S of i32[]."""
 
     @property
     def scale_grads_fast_to_slow(self) -> jax.Array:
