@@ -76,6 +76,8 @@ def test_all_heads_divide_pixels_by_255_once(helpers):
     as_floats = network.embedding.features(frames.astype(np.float32) / 255)
     np.testing.assert_allclose(as_floats, features, rtol=1e-5, atol=1e-5)
     # The features of reward prediction are those of the policy.
+    over_time = network.features(np.stack([frames, frames[::-1]]))
+    np.testing.assert_allclose(over_time, [features, features[::-1]], rtol=1e-5, atol=1e-5)
     oar = helpers.networks.OAR(frames, np.zeros(BATCH, np.int32), np.zeros(BATCH, np.float32))
     embedded = network.embedding(oar, np.ones(1, np.float32))
     np.testing.assert_array_equal(embedded[:, : features.shape[1]], features)
@@ -114,11 +116,12 @@ def test_action_values_of_pixel_control(helpers, networks, num_actions):
     import jax  # noqa: PLC0415 - an extra, not needed to collect the tests
 
     head = helpers.with_normal_leaves(helpers.shapes_of(networks.PixelControlHead, 4, num_actions, channels=4))
-    x = np.random.default_rng(0).normal(size=(BATCH, 4)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(2, BATCH, 4)).astype(np.float32)
     call = jax.jit(lambda head, x: (head(x), head.value_and_advantage(x)))
     q, (value, _) = call(head, x)
     sizes = np.atleast_1d(num_actions)
-    assert q.shape == (BATCH, 20, 20, sum(sizes))
+    assert q.shape == (2, BATCH, 20, 20, sum(sizes))
+    np.testing.assert_allclose(jax.jit(lambda head, x: head(x))(head, x[1]), q[1], rtol=1e-4, atol=1e-4)
     for group in np.split(np.asarray(q), np.cumsum(sizes)[:-1], axis=-1):
         np.testing.assert_allclose(group.mean(-1), value[..., 0], rtol=1e-4, atol=1e-4)
     bias = head.advantage.bias
