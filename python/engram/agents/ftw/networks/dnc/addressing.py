@@ -109,6 +109,8 @@ def directional_weights(link: jax.Array, read_weights: jax.Array) -> tuple[jax.A
         link: f[B, K, N, N].
         read_weights: Those of the previous step, f[B, R, N].
     """
-    forward = jnp.einsum("...kij,...rj->...rki", link, read_weights)
-    backward = jnp.einsum("...kij,...ri->...rkj", link, read_weights)
-    return forward, backward
+    # As products of the large matrices from their own side: XLA's CPU path is ten times slower for an equivalent einsum.
+    reads = read_weights[..., None, :, :]  # f[B, 1, R, N]
+    forward = link @ reads.swapaxes(-2, -1)  # f[B, K, N, R]
+    backward = reads @ link  # f[B, K, R, N]
+    return jnp.moveaxis(forward, -1, -3), backward.swapaxes(-3, -2)
