@@ -1,0 +1,25 @@
+"""The fixtures of FTW: inputs and expected outputs in float64, as JSON files.
+
+`ENGRAM_FTW_FIXTURES` selects another folder of files with the same names and keys, for example with other sizes.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+FOLDER = Path(os.environ.get("ENGRAM_FTW_FIXTURES", Path(__file__).parent / "agents" / "ftw" / "fixtures"))
+
+TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
+"""The files have 12 significant digits."""
+
+
+def load(name):
+    """Returns the content of a file, with lists as they are in JSON."""
+    return json.loads((FOLDER / f"ftw_{name}.json").read_text())
+
+
+def arrays(mapping):
+    """Returns a mapping with its lists as arrays."""
+    return {key: np.array(value) if isinstance(value, list) else value for key, value in mapping.items()}
