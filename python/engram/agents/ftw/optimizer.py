@@ -69,7 +69,7 @@ def update(
 
 
 def clip_by_global_norm(grads: Any, max_norm: Array | float) -> tuple[Any, Array]:  # noqa: ANN401, a pytree
-    """Scales gradients down to a global L2 norm of `max_norm` if theirs is larger; also returns theirs, `[]`."""
+    """Scales gradients down to a global L2 norm of `max_norm`; also returns the norm `[]` before."""
     norm = jnp.sqrt(sum(jnp.sum(grad**2) for grad in jax.tree.leaves(grads)))
     # Not `max_norm / max(norm, max_norm)`, which is NaN if there is no maximum, inf.
     factor = jnp.where(norm > max_norm, max_norm / norm, 1)
