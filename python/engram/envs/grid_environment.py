@@ -91,6 +91,14 @@ class BatchedGridEnvironment(ABC):
         """Spec of one environment's action."""
         return specs.DiscreteArray(self.num_actions, np.int32, "action")
 
+    def reward_spec(self) -> specs.Array:
+        """Spec of one environment's reward."""
+        return specs.Array((), np.float32, "reward")
+
+    def discount_spec(self) -> specs.BoundedArray:
+        """Spec of one environment's discount."""
+        return specs.BoundedArray((), np.float32, 0, 1, "discount")
+
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Returns copies of all arrays that the next time steps depend on, each `[N, ...]`, without the seeds."""
         return {name: value.copy() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
@@ -166,10 +174,18 @@ class GridEnvironment(dm_env.Environment):  # type: ignore[misc]  # untyped
         """Integers from 0."""
         return self._batch.action_spec()
 
+    def reward_spec(self) -> specs.Array:
+        """A number, f32."""
+        return self._batch.reward_spec()
+
+    def discount_spec(self) -> specs.BoundedArray:
+        """A number from 0 to 1, f32."""
+        return self._batch.discount_spec()
+
 
 def _of_first(batched: dm_env.TimeStep) -> dm_env.TimeStep:
     observation = batched.observation[0]
     if batched.first()[0]:
         return dm_env.restart(observation)
     step_type = dm_env.StepType(int(batched.step_type[0]))
-    return dm_env.TimeStep(step_type, float(batched.reward[0]), float(batched.discount[0]), observation)
+    return dm_env.TimeStep(step_type, batched.reward[0], batched.discount[0], observation)

@@ -19,6 +19,10 @@ with importing_extra("agents", "engram.envs.repeat_copy"):
     from jax import Array
 
 
+_NO_STEPS = float(np.finfo(np.float32).eps)
+"""Added to the number of steps that count, which may be 0, before dividing by it."""
+
+
 class Examples(NamedTuple):
     """A batch of examples, padded with zeros.
 
@@ -96,5 +100,5 @@ def cost(logits: Array, targets: Array, mask: Array, *, time_average: bool = Fal
     cross_entropy = jnp.sum(jax.nn.softplus(logits) - targets * logits, -1)
     total = jnp.sum(cross_entropy * mask, 0)
     if time_average:
-        total = total / jnp.sum(mask, 0)
+        total = total / (jnp.sum(mask, 0) + _NO_STEPS)
     return jnp.mean(total) / (jnp.log(2.0) if in_bits else 1)
