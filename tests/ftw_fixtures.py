@@ -23,3 +23,28 @@ def load(name):
 def arrays(mapping):
     """Returns a mapping with its lists as arrays."""
     return {key: np.array(value) if isinstance(value, list) else value for key, value in mapping.items()}
+
+
+GARBAGE = {"nan": np.nan, "inf": np.inf, "minus_inf": -np.inf, "huge": 1e30}
+"""What padding may contain."""
+
+
+def padding(valid, kind):
+    """Returns a function that writes garbage to the rows of arrays `[T, B, ...]` that are not valid."""
+    invalid = ~np.asarray(valid, bool)
+
+    def spoil(array):
+        array = np.array(array)
+        array[invalid] = GARBAGE[kind] if array.dtype.kind == "f" else -(10**6)
+        return array
+
+    return spoil
+
+
+def ending(num_transitions, num_valid, *, terminated):
+    """Returns `valid` and the discounts, `[T, 1]`, of an item whose episode ends after `num_valid` transitions."""
+    valid = (np.arange(num_transitions) < num_valid).astype(np.float64)[:, None]
+    discounts = valid.copy()
+    if terminated:
+        discounts[num_valid - 1] = 0.0
+    return valid, discounts

@@ -69,8 +69,8 @@ def update(
 
 
 def clip_by_global_norm(grads: Any, max_norm: Array | float) -> tuple[Any, Array]:  # noqa: ANN401, a pytree
-    """Scales gradients down to a global L2 norm of `max_norm` if theirs is larger; also returns theirs, `[]`."""
-    norm = optax.global_norm(grads)
+    """Scales gradients down to a global L2 norm of `max_norm`; also returns the norm `[]` before."""
+    norm = jnp.sqrt(sum(jnp.sum(grad**2) for grad in jax.tree.leaves(grads)))
     # Not `max_norm / max(norm, max_norm)`, which is NaN if there is no maximum, inf.
     factor = jnp.where(norm > max_norm, max_norm / norm, 1)
     return jax.tree.map(lambda grad: factor * grad, grads), norm
@@ -84,5 +84,8 @@ def decayed(learning_rate: Array | float, step: Array | int, decay_steps: Array 
         step: Number of updates before this one.
         decay_steps: Number of updates over which the rate decays. 0 or negative: it is constant.
     """
-    fraction = jnp.minimum(step, decay_steps) / jnp.maximum(decay_steps, 1)
-    return jnp.where(jnp.asarray(decay_steps) > 0, learning_rate * (1 - fraction), learning_rate)
+    remaining = jnp.maximum(decay_steps - step, 0)
+    # From left to right, in the type of the learning rate: the quotient of two 32-bit integers has 32 bits.
+    return jnp.where(
+        jnp.asarray(decay_steps) > 0, learning_rate * remaining / jnp.maximum(decay_steps, 1), learning_rate
+    )

@@ -77,19 +77,10 @@ def q_targets(
         valid = jnp.ones(discounts.shape, bool)
     rewards, discounts = zero_padding((rewards, discounts), valid)
     q_values = jax.lax.stop_gradient(zero_padding(q_values, row_mask(valid)))
-    cells = (..., None, None)
-
-    def one_step_back(following: Array, row: tuple[Array, ...]) -> tuple[Array, Array]:
-        reward, discount, is_valid, best = row
-        result = jnp.where(is_valid[cells], reward + gamma * discount[cells] * following, best)
-        return result, result
-
-    def of_group(q_group: Array) -> Array:
-        best = jnp.max(q_group, -1)
-        rows = (rewards, discounts, valid.astype(bool), best[:-1])
-        return jax.lax.scan(one_step_back, best[-1], rows, reverse=True)[1]
-
-    return [of_group(q_group) for q_group in split_logits(q_values, num_actions)]
+    at_each_cell = (..., None, None)
+    transitions = (rewards, (gamma * discounts)[at_each_cell], valid.astype(bool)[at_each_cell])
+    best = [jnp.max(q_group, -1) for q_group in split_logits(q_values, num_actions)]
+    return [jax.lax.scan(_one_step_back, b[-1], (*transitions, b[:-1]), reverse=True)[1] for b in best]
 
 
 def cell_losses(
@@ -136,6 +127,12 @@ def pixel_control_loss(
 ) -> Array:
     """Returns the sum of `cell_losses` over time, batch and cells, `[]`; the arguments are the same."""
     return masked_sum(cell_losses(rewards, actions, q_values, discounts, num_actions, valid=valid, gamma=gamma), valid)
+
+
+def _one_step_back(following: Array, row: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+    reward, discount, is_valid, best = row
+    result = jnp.where(is_valid, reward + discount * following, best)
+    return result, result
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

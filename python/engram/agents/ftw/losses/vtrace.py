@@ -77,17 +77,18 @@ def vtrace(
     value, next_value = values[:-1], values[1:]
     delta = is_valid * _at_most(rhos, rho_bar) * (rewards + discounts * next_value - value)
     trace = is_valid * discounts * _at_most(rhos, c_bar)
-
-    def one_step_back(excess: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
-        delta_t, trace_t = row
-        excess = delta_t + trace_t * excess  # vs - V
-        return excess, excess
-
-    _, excess = jax.lax.scan(one_step_back, jnp.zeros_like(delta[0]), (delta, trace), reverse=True)
+    _, excess = jax.lax.scan(_one_step_back, jnp.zeros_like(delta[0]), (delta, trace), reverse=True)
     vs = value + excess
     next_vs = jnp.concatenate([vs[1:], values[-1:]])
     advantages = is_valid * _at_most(rhos, pg_rho_bar) * (rewards + discounts * next_vs - value)
     return VTrace(jax.lax.stop_gradient(vs), jax.lax.stop_gradient(advantages))
+
+
+def _one_step_back(excess: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Returns `vs_t - V_t`, given `vs_{t+1} - V_{t+1}`."""
+    delta, trace = row
+    excess = delta + trace * excess
+    return excess, excess
 
 
 def _at_most(rhos: Array, bound: float | None) -> Array:
