@@ -193,6 +193,8 @@ def table_renames(what: str, value: Mapping[str, str] | None) -> dict[str, str]:
 
 def _as_float(value: object) -> float | None:
     """Returns a number as `float`; None if the value is not a number."""
+    if type(value) is float:  # the check below takes longer than many callers' work
+        return value
     if isinstance(value, bool | np.bool_ | str | bytes) or not isinstance(value, SupportsFloat):
         return None
     try:

@@ -138,6 +138,12 @@ impl SumTree<FixedSums> {
             leaf_count,
         })
     }
+
+    /// The memory of the sums of each level, for settings such as huge pages.
+    pub(crate) fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let levels = self.levels.iter_mut();
+        levels.flat_map(|level| [&mut *level.sums.0, &mut *level.mins.0])
+    }
 }
 
 impl SumTree {
@@ -194,6 +200,9 @@ impl<S: Sums> SumTree<S> {
             for number in 0..stale.len() {
                 if let Some(later) = stale.get(number + PREFETCHED_PARENTS) {
                     prefetch_group(&self.levels[depth - 1].sums, *later);
+                    if depth > 1 {
+                        prefetch_group(&self.levels[depth - 1].mins, *later);
+                    }
                     prefetch_line(&raw const self.levels[depth].sums[*later]);
                     prefetch_line(&raw const self.levels[depth].mins[*later]);
                 }
@@ -214,20 +223,7 @@ impl<S: Sums> SumTree<S> {
         } else {
             below.mins.group(index * FANOUT)
         };
-        // Four lanes, so that the compiler can use vector instructions.
-        let (mut sums_of_lanes, mut smallest) = ([0.0; 4], [f64::INFINITY; 4]);
-        for (sums, mins) in sums.as_chunks::<4>().0.iter().zip(mins.as_chunks::<4>().0) {
-            for lane in 0..4 {
-                sums_of_lanes[lane] += sums[lane];
-                if mins[lane] > 0.0 && mins[lane] < smallest[lane] {
-                    smallest[lane] = mins[lane];
-                }
-            }
-        }
-        let sum = (sums_of_lanes[0] + sums_of_lanes[1]) + (sums_of_lanes[2] + sums_of_lanes[3]);
-        let min = smallest[0]
-            .min(smallest[1])
-            .min(smallest[2].min(smallest[3]));
+        let (sum, min) = sum_and_min(sums, mins);
         self.levels[depth].sums[index] = sum;
         self.levels[depth].mins[index] = if min.is_finite() { min } else { 0.0 };
     }
@@ -293,6 +289,34 @@ impl<S: Sums> SumTree<S> {
             leaves.extend_from_slice(&indices[..masses.len()]);
         }
     }
+}
+
+/// The sum of `sums`, and the smallest of `mins` above 0, or infinity.
+fn sum_and_min(sums: &[f64], mins: &[f64]) -> (f64, f64) {
+    // Four lanes and no branches, so that the compiler uses vector instructions.
+    let (mut sum, mut min) = ([0.0; 4], [f64::INFINITY; 4]);
+    let quads = sums.as_chunks::<4>().0.iter().zip(mins.as_chunks::<4>().0);
+    for (sums, mins) in quads.take(FANOUT / 4) {
+        for lane in 0..4 {
+            sum[lane] += sums[lane];
+            let positive = if mins[lane] > 0.0 {
+                mins[lane]
+            } else {
+                f64::INFINITY
+            };
+            min[lane] = smaller(positive, min[lane]);
+        }
+    }
+    let min = [smaller(min[0], min[2]), smaller(min[1], min[3])];
+    (
+        (sum[0] + sum[1]) + (sum[2] + sum[3]),
+        smaller(min[0], min[1]),
+    )
+}
+
+/// The smaller of two numbers, none of which is NaN. Unlike `f64::min`, it is one instruction.
+fn smaller(a: f64, b: f64) -> f64 {
+    if a < b { a } else { b }
 }
 
 /// Prefetches the children of an entry: two cache lines.

@@ -263,7 +263,7 @@ impl ReplayBuffer {
             })?,
             None => detached(py, || {
                 let mut buffer = engine::ReplayBuffer::new(&options)?;
-                buffer.column_memory().for_each(request_huge_pages);
+                buffer.memory().for_each(request_huge_pages);
                 Ok(buffer)
             })?,
         };

@@ -1,4 +1,4 @@
-"""A table as JAX arrays."""
+"""A table, or batches of a replay buffer, as JAX arrays."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -7,7 +7,9 @@ from typing import Any, Unpack
 
 from engram import _checks
 from engram._extras import importing_extra
+from engram.buffers import BufferBatch, ReplayBuffer
 from engram.data import column_block
+from engram.data.buffer_batches import sampled_batches
 from engram.data.column_block import Array
 from engram.data.elements import Element, Options
 from engram.data.prefetch_thread import POLL_INTERVAL, prefetch_in_thread
@@ -18,7 +20,7 @@ from engram.table_store import TableStore
 with importing_extra("jax", "engram.data.jax"):
     import jax
 
-__all__ = ["dataset"]
+__all__ = ["batches", "dataset"]
 
 Placement = Any
 """A `jax.Device` or `jax.sharding.Sharding`; `Any`, so that type checks do not require JAX."""
@@ -68,12 +70,58 @@ def dataset(
     return Elements(reader, device, _checks.integer("`device_prefetch`", device_prefetch, low=0))
 
 
-def _check_device(device: Placement, reader: TableReader) -> None:
+def batches(
+    buffer: ReplayBuffer,
+    batch_size: int,
+    *,
+    device: Placement = None,
+    prefetch: int = 2,
+    replacement: bool = True,
+) -> Generator[BufferBatch]:
+    """Yields batches of a replay buffer, as JAX arrays on a device, without end.
+
+    A thread samples batches and starts their copies to the device while the loop computes:
+
+        for batch in batches(buffer, 256, device=jax.devices()[0]):
+            td_errors = learn(batch.data, batch.importance_weights(0.4))
+            buffer.update_priorities(batch.info.key, td_errors)
+
+    A batch is drawn up to `prefetch` batches before the loop receives it: it does not have the newest steps and
+    priorities, and which ones it has depends on the timing of the threads. With `prefetch=0`, batches are drawn in the
+    loop, and a seeded program can be repeated.
+
+    Args:
+        buffer: An `engram.buffers.ReplayBuffer`; steps can be added meanwhile.
+        batch_size: Number of items per batch, `B`.
+        device: A `jax.Device`, or a `jax.sharding.Sharding` whose first axis is the batch. Default: None, JAX's default
+            device.
+        prefetch: Maximum number of batches that are drawn in advance, 0 or more. Default: 2.
+        replacement: As for `ReplayBuffer.sample`. Default: True.
+
+    Yields:
+        Batches, as `BufferBatch`. `info` and importance weights are NumPy arrays. JAX truncates 64-bit `data`
+        to 32 bits unless `jax_enable_x64` is set.
+
+    Raises:
+        InvalidArgumentError: An argument has a type or value that is not allowed.
+        UnsatisfiableError, OutOfMemoryError, ClosedError: On iteration: see `ReplayBuffer.sample`.
+    """
+    _check_placement(device)
+    return sampled_batches(
+        buffer, batch_size, partial(jax.device_put, device=device), prefetch=prefetch, replacement=replacement
+    )
+
+
+def _check_placement(device: Placement) -> None:
     if device is not None and not isinstance(device, jax.Device | jax.sharding.Sharding):
         raise InvalidArgumentError(
             f"`device` must be a jax.Device, for example jax.devices()[0], or a jax.sharding.Sharding; got {device!r} "
             f"({type(device).__name__})"
         )
+
+
+def _check_device(device: Placement, reader: TableReader) -> None:
+    _check_placement(device)
     if not isinstance(device, jax.sharding.Sharding) or device.is_fully_replicated:
         return
     if reader.batch_size is None:

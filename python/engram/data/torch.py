@@ -1,12 +1,16 @@
-"""A table as PyTorch tensors."""
+"""A table, or batches of a replay buffer, as PyTorch tensors."""
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
+import optree
 
 from engram import _engram
 from engram._extras import importing_extra
+from engram.buffers import BufferBatch, ReplayBuffer
+from engram.data.buffer_batches import sampled_batches
 from engram.data.column_block import Array, ColumnConverter
 from engram.data.elements import Element, Info, Options, Ragged
 from engram.data.table_reader import TableReader
@@ -19,7 +23,7 @@ with importing_extra("torch", "engram.data.torch"):
     from torch.utils.data import IterableDataset, get_worker_info
     from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-__all__ = ["dataset", "identity_collate"]
+__all__ = ["batches", "dataset", "identity_collate"]
 
 # NumPy has these dtypes from `ml_dtypes`; PyTorch accepts only their bits, as integers.
 _AS_BITS = {
@@ -68,6 +72,48 @@ def dataset(
             `engram.data.numpy.dataset`.
     """
     return _Dataset(TableReader.of(store, table, options), _usable_device(device))
+
+
+def batches(
+    buffer: ReplayBuffer,
+    batch_size: int,
+    *,
+    device: torch.device | str | int | None = None,
+    prefetch: int = 2,
+    replacement: bool = True,
+) -> Generator[BufferBatch]:
+    """Yields batches of a replay buffer, as PyTorch tensors on a device, without end.
+
+    A thread samples batches and starts their copies to the device while the loop computes:
+
+        for batch in batches(buffer, 256, device="cuda:0"):
+            td_errors = learn(batch.data, batch.importance_weights(0.4))
+            buffer.update_priorities(batch.info.key, td_errors)
+
+    A batch is drawn up to `prefetch` batches before the loop receives it: it does not have the newest steps and
+    priorities, and which ones it has depends on the timing of the threads. With `prefetch=0`, batches are drawn in the
+    loop, and a seeded program can be repeated.
+
+    Args:
+        buffer: An `engram.buffers.ReplayBuffer`; steps can be added meanwhile.
+        batch_size: Number of items per batch, `B`.
+        device: Device for `data`, for example `"cuda:0"`. Copies to a GPU go through pinned memory and are
+            asynchronous. Default: None, no copy.
+        prefetch: Maximum number of batches that are drawn in advance, 0 or more. Default: 2.
+        replacement: As for `ReplayBuffer.sample`. Default: True.
+
+    Yields:
+        Batches, as `BufferBatch`. `info` and importance weights are NumPy arrays.
+
+    Raises:
+        InvalidArgumentError: An argument has a type or value that is not allowed,
+            or PyTorch cannot use the device.
+        UnsatisfiableError, OutOfMemoryError, ClosedError: On iteration: see `ReplayBuffer.sample`.
+    """
+    leaf = partial(_leaf, device=_usable_device(device))
+    return sampled_batches(
+        buffer, batch_size, lambda data: optree.tree_map(leaf, data), prefetch=prefetch, replacement=replacement
+    )
 
 
 def identity_collate(element: Element) -> Element:

@@ -126,6 +126,11 @@ impl Priorities {
         })
     }
 
+    /// The memory of the priorities and of the tree, for settings such as huge pages.
+    fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        std::iter::once(&mut *self.values).chain(self.tree.memory())
+    }
+
     fn get(&self, row: usize) -> f64 {
         self.values.as_f64s()[row]
     }
@@ -189,6 +194,11 @@ impl ItemIndex {
             priorities: priorities.transpose()?,
             left_ends: Vec::new(),
         })
+    }
+
+    /// The memory of the priorities.
+    pub(super) fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.priorities.iter_mut().flat_map(Priorities::memory)
     }
 
     /// Number of items.

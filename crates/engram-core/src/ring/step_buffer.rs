@@ -89,13 +89,13 @@ impl StepBuffer {
         })
     }
 
-    /// The memory of each column, for settings such as huge pages. It is not accessed before the first step is
-    /// added.
-    pub fn column_memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.ring
-            .columns
-            .iter_mut()
+    /// The memory of each column and of the priorities, for settings such as huge pages. It is not accessed before the
+    /// first step is added.
+    pub fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let columns = self.ring.columns.iter_mut();
+        columns
             .map(|column| &mut *column.bytes)
+            .chain(self.index.memory())
     }
 
     /// Number of steps stored.
