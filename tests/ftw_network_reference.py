@@ -197,7 +197,7 @@ def access(p, x, state):
 def rpth(p, dims, inputs, noise, *, periods, usage=None):
     """Unrolls RPTH for one element, inputs [T, I] and noise [T, Z]; `periods` maps names of slow cores to periods.
 
-    There is a memory if `p` has `access`. Returns a dict of values after each step: of each core by name, of the memory,
+    There is a memory if `p` has `access`. Returns a dict of values after each step: of each core by name, of memory
     and z.
     """
     with_memory = "access" in p

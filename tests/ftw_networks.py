@@ -78,15 +78,18 @@ def rpth(fixture, slow=("slow",), **options):
     return eqx.tree_at(lambda m: (m.slow, m.fast, m.memory), module, (*units, memory), is_leaf=lambda x: x is None)
 
 
-def unroll(core, state, inputs, noise, **options):
+def unroll(core, state, inputs, noise, *, period=3, gradient_scale=1.0):
     """Steps a core; returns its outputs [T, B, ...], the states after each step, and the last state."""
-    options = {"period": 3, "gradient_scale": 1.0, **options}
+    return _unroll(core, state, inputs, noise, jnp.asarray(period), jnp.asarray(gradient_scale))
 
+
+@jax.jit
+def _unroll(core, state, inputs, noise, period, gradient_scale):
     def step(state, each):
-        output, state = core(each[0], state, each[1], **options)
+        output, state = core(each[0], state, each[1], period=period, gradient_scale=gradient_scale)
         return state, (output, state)
 
-    last, (outputs, states) = jax.jit(lambda *args: jax.lax.scan(step, args[0], args[1:]))(state, inputs, noise)
+    last, (outputs, states) = jax.lax.scan(step, state, (inputs, noise))
     return outputs, states, last
 
 

@@ -69,8 +69,8 @@ def allocation_weights(usage: jax.Array) -> jax.Array:
     ascending = jnp.take_along_axis(usage, order, axis=-1)
     product = jnp.cumprod(ascending, axis=-1)
     product_before = jnp.concatenate([jnp.ones_like(product[..., :1]), product[..., :-1]], axis=-1)
-    rank = jnp.argsort(order, axis=-1)
-    return jnp.take_along_axis((1 - ascending) * product_before, rank, axis=-1)
+    weights = (1 - ascending) * product_before
+    return jnp.put_along_axis(jnp.zeros_like(usage), order, weights, axis=-1, inplace=False)
 
 
 def write_allocation_weights(usage: jax.Array, gates: jax.Array) -> jax.Array:
