@@ -80,11 +80,13 @@ def rpth(fixture, slow=("slow",), **options):
 
 def unroll(core, state, inputs, noise, *, period=3, gradient_scale=1.0):
     """Steps a core; returns its outputs [T, B, ...], the states after each step, and the last state."""
-    return _unroll(core, state, inputs, noise, jnp.asarray(period), jnp.asarray(gradient_scale))
+    return _unroll(core, state, inputs, noise, (jnp.asarray(period), jnp.asarray(gradient_scale)))
 
 
 @jax.jit
-def _unroll(core, state, inputs, noise, period, gradient_scale):
+def _unroll(core, state, inputs, noise, settings):
+    period, gradient_scale = settings
+
     def step(state, each):
         output, state = core(each[0], state, each[1], period=period, gradient_scale=gradient_scale)
         return state, (output, state)
@@ -94,16 +96,17 @@ def _unroll(core, state, inputs, noise, period, gradient_scale):
 
 
 @functools.cache
-def small_network(core_type="rpth", num_actions=3, frame=(12, 12, 3), **core):
+def small_network(core_type="rpth", num_actions=3, *, frame=(12, 12, 3), rematerialize=False):
     """A network of a few thousand parameters."""
     memory = {"dnc_memory_size": 5, "dnc_word_size": 3, "dnc_num_reads": 2}
-    config = networks.CoreConfig(core_type=core_type, hidden_size=6, num_dimensions=4, **(memory | core))
+    config = networks.CoreConfig(core_type=core_type, hidden_size=6, num_dimensions=4, **memory)
 
     def make(*, key):
         filters = {"conv_filters": ((4, 4, 2),), "residual_filters": ((4, 3, 1),)}
         torso = networks.FtwTorso(frame, **filters, hidden_size=8, key=key)
         embedding = networks.OAREmbedding(torso, num_actions)
-        return networks.FtwNetwork(embedding, networks.make_core(embedding.size, config, key=key), 7, key=key)
+        core = networks.make_core(embedding.size, config, key=key)
+        return networks.FtwNetwork(embedding, core, 7, rematerialize=rematerialize, key=key)
 
     return with_normal_leaves(shapes_of(make))
 

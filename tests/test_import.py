@@ -8,6 +8,7 @@ from support import raises, run_python
 import engram
 
 HEAVY = {"gymnasium", "jax", "matplotlib", "minari", "optax", "pyarrow", "ray", "rich", "tensorflow", "torch", "typer"}
+HEAVY |= {"equinox"}
 
 
 def test_import_loads_nothing_else():

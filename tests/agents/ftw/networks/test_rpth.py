@@ -162,9 +162,11 @@ def test_several_slow_cores_match_the_reference(helpers, memory):
     inputs, noise = ftw_network_fixtures.rpth_inputs(rng, dims, 7, 1)
     history = ftw_network_reference.rpth(fixture["params"], dims, inputs[:, 0], noise[:, 0], periods=periods)
     # The periods are sorted in descending order, unless the caller wants another order.
-    for strict, given in [(True, [2, 4]), (False, [4, 2])]:
+    for strict, given in [(True, [2, 4])] if memory else [(True, [2, 4]), (False, [4, 2])]:
         core = helpers.rpth(fixture, names, strict_period_order=strict)
-        outputs, _, last = helpers.unroll(core, core.initial_state(1, np.float64), inputs, noise, period=np.array(given))
+        outputs, _, last = helpers.unroll(
+            core, core.initial_state(1, np.float64), inputs, noise, period=np.array(given)
+        )
         expected_z = [step["z"] for step in history]
         np.testing.assert_allclose(outputs.z[:, 0], expected_z, **TOLERANCE)
         for name, params in zip([*names, "fast"], outputs.distribution_params, strict=True):

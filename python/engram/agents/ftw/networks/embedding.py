@@ -38,9 +38,7 @@ class OAREmbedding(eqx.Module):
 
     def __init__(self, torso: Callable[[jax.Array], jax.Array], num_actions: NumActions) -> None:
         if not callable(torso):
-            raise InvalidArgumentError(
-                f"`torso` must map observations to features, and must be callable; got {_checks.short_repr(torso)}"
-            )
+            raise InvalidArgumentError(f"`torso` must be callable; got {_checks.short_repr(torso)}")
         self.torso = torso
         self.num_actions = static_num_actions(num_actions)
         self.size = int(torso.hidden_size) + sum(group_sizes(self.num_actions)) + 1  # type: ignore[attr-defined]

@@ -67,17 +67,20 @@ class PixelControlHead(eqx.Module):
         self.activation = activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Returns action values f[N, cells, cells, A] for inputs f[N, I]; groups of actions follow each other in A."""
+        """Returns action values f[..., cells, cells, A] for inputs f[..., I]; A is that of all groups."""
         value, advantage = self.value_and_advantage(x)
         groups = split_logits(advantage, self.num_actions)
         return jnp.concatenate([value + group - group.mean(axis=-1, keepdims=True) for group in groups], axis=-1)
 
     def value_and_advantage(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns the value f[N, cells, cells, 1] and the advantages f[N, cells, cells, A] for inputs f[N, I]."""
+        """Returns the value f[..., cells, cells, 1] and the advantages f[..., cells, cells, A] for inputs f[..., I]."""
         size = (self.num_cells, self.num_cells)
-        image = self.activation(self.linear(x)).reshape(len(x), self._small_size, self._small_size, -1)
+        channels = self.value.weight.shape[-1]
+        image = self.activation(self.linear(x)).reshape(-1, self._small_size, self._small_size, channels)
         image = self.activation(self.deconvolution(image, size))
-        return self.value(image, size), self.advantage(image, size)
+        value, advantage = self.value(image, size), self.advantage(image, size)
+        batch = x.shape[:-1]
+        return value.reshape(*batch, *value.shape[1:]), advantage.reshape(*batch, *advantage.shape[1:])
 
     @property
     def _small_size(self) -> int:

@@ -27,7 +27,7 @@ class NetworkHypers(Protocol):
 
     @property
     def slow_core_period(self) -> jax.Array:
-        """Steps between two steps of a slow core, at least 1: i32[], or i32[S] of S slow cores."""
+        """Steps between two steps of a slow core, at least 1: i32[]; of S slow cores i32[S], or S of i32[]."""
 
     @property
     def scale_grads_fast_to_slow(self) -> jax.Array:
@@ -131,9 +131,8 @@ class FtwNetwork(eqx.Module):
 
         Observations are embedded in one batch of T * B; only the core is scanned.
         """
-        steps, batch = noise.shape[:2]
-        flat = jax.tree.map(lambda x: jnp.reshape(x, (steps * batch, *jnp.shape(x)[2:])), oar)
-        embedding = self.embedding(flat, hypers.internal_rewards).reshape(steps, batch, -1)
+        embedding = self.embedding(jax.tree.map(_join_time_and_batch, oar), hypers.internal_rewards)
+        embedding = embedding.reshape(*noise.shape[:2], -1)
 
         def step(state: CoreState, inputs: tuple[jax.Array, jax.Array]) -> tuple[CoreState, RPTHOutput]:
             output, state = self._core_step(inputs[0], state, inputs[1], hypers)
@@ -141,6 +140,10 @@ class FtwNetwork(eqx.Module):
 
         state, output = jax.lax.scan(jax.checkpoint(step) if self.rematerialize else step, state, (embedding, noise))
         return output, state
+
+    def features(self, observation: jax.Array) -> jax.Array:
+        """Returns the torso's features f[T, B, D] of observations [T, B, ...], for reward prediction."""
+        return self.embedding.features(_join_time_and_batch(observation)).reshape(*observation.shape[:2], -1)
 
     def select_action(
         self, oar: OAR, state: CoreState, key: jax.Array, hypers: NetworkHypers
@@ -186,6 +189,11 @@ class FtwNetwork(eqx.Module):
             return RPTHOutput(state.hidden, ()), state
         period, gradient_scale = hypers.slow_core_period, hypers.scale_grads_fast_to_slow
         return self.core(x, state, noise, period=period, gradient_scale=gradient_scale)
+
+
+def _join_time_and_batch(x: jax.Array) -> jax.Array:
+    """Reshapes [T, B, ...] to [T * B, ...]."""
+    return jnp.reshape(x, (-1, *jnp.shape(x)[2:]))
 
 
 def state_batch_size(state: CoreState) -> int:

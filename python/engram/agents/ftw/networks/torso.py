@@ -61,20 +61,21 @@ class FtwTorso(eqx.Module):
         height, width, channels = _image_shape(observation_shape)
         conv_filters = _checked_filters("`conv_filters`", conv_filters)
         residual_filters = _checked_filters("`residual_filters`", residual_filters)
-        self.hidden_size = _checks.integer("`hidden_size`", hidden_size)
-        _checks.boolean("`activate_last`", activate_last)
-        keys = iter(jax.random.split(key, len(conv_filters) + len(residual_filters) + 1))
-        convolutions, residuals = [], []
-        for out_channels, kernel, stride in conv_filters:
-            convolutions.append(Conv2D(channels, out_channels, kernel, stride, key=next(keys)))
-            height, width, channels = -(-height // stride), -(-width // stride), out_channels
+        channels = conv_filters[-1][0] if conv_filters else channels
         for filters in residual_filters:
             if filters != (channels, filters[1], 1):
                 raise InvalidArgumentError(
                     f"each of `residual_filters` must have {channels} channels and stride 1, to keep the shape of its "
                     f"input; got {filters}"
                 )
-            residuals.append(Conv2D(*(channels, *filters), key=next(keys)))
+        self.hidden_size = _checks.integer("`hidden_size`", hidden_size)
+        _checks.boolean("`activate_last`", activate_last)
+        keys = iter(jax.random.split(key, len(conv_filters) + len(residual_filters) + 1))
+        convolutions, in_channels = [], observation_shape[-1]
+        for out_channels, kernel, stride in conv_filters:
+            convolutions.append(Conv2D(in_channels, out_channels, kernel, stride, key=next(keys)))
+            height, width, in_channels = -(-height // stride), -(-width // stride), out_channels
+        residuals = [Conv2D(channels, channels, kernel, 1, key=next(keys)) for _, kernel, _ in residual_filters]
         self.convolutions, self.residuals = tuple(convolutions), tuple(residuals)
         self.linear = Linear(height * width * channels, self.hidden_size, key=next(keys))
         self.activation, self.activate_last = activation, bool(activate_last)
