@@ -34,6 +34,7 @@ def test_import_alone_loads_no_framework_agent_or_command():
         "engram.cli.",
         "engram.compat.",
         "engram.data.",
+        "engram.envs.",
         "engram.gymnasium.",
         "engram.minari.",
         "engram.parquet.",

@@ -64,9 +64,9 @@ class FetchModel:
 
     def __init__(self, env):
         state = env.get_state()
-        self.row, self.column = (int(x) for x in state["_position"][0])
-        self.flag = tuple(int(x) for x in state["_flag"][0])
-        self.heading = HEADINGS[int(state["_heading"][0])]
+        self.row, self.column = (int(x) for x in state["position"][0])
+        self.flag = tuple(int(x) for x in state["flag"][0])
+        self.heading = HEADINGS[int(state["heading"][0])]
         self.steps = 0
 
     def step(self, action):
@@ -103,7 +103,7 @@ class CueModel:
     """Cue by its rules."""
 
     def __init__(self, env):
-        self.cue = int(env.get_state()["_cue"][0])
+        self.cue = int(env.get_state()["cue"][0])
         self.steps, self.door = 0, 0
 
     def step(self, action):
@@ -232,14 +232,14 @@ def test_starts_headings_and_flags_are_uniform():
     for _ in range(25):
         batch.reset()
         states.append(batch.get_state())
-    for name in ("_position", "_flag"):
+    for name in ("position", "flag"):
         cells = np.concatenate([state[name] for state in states])
         assert cells.min() == 1
         assert cells.max() == 7
         assert stats.chisquare(np.bincount((cells[:, 0] - 1) * 7 + cells[:, 1] - 1, minlength=49)).pvalue > 0.001
-    headings = np.concatenate([state["_heading"] for state in states])
+    headings = np.concatenate([state["heading"] for state in states])
     assert stats.chisquare(np.bincount(headings, minlength=4)).pvalue > 0.001
-    assert not any((state["_position"] == state["_flag"]).all(1).any() for state in states)
+    assert not any((state["position"] == state["flag"]).all(1).any() for state in states)
 
 
 def test_the_cue_is_in_the_first_frame_only():
@@ -255,7 +255,7 @@ def test_the_cue_is_in_the_first_frame_only():
 def first_cue(seed):
     batch = BatchedCue([seed])
     batch.reset()
-    return batch.get_state()["_cue"][0]
+    return batch.get_state()["cue"][0]
 
 
 @pytest.mark.parametrize(
@@ -287,11 +287,18 @@ def test_actions_are_checked_before_anything_changes():
         np.testing.assert_array_equal(value, before[name])
 
 
+def test_the_action_after_the_last_time_step_is_ignored():
+    batch = BatchedCue([0, 1])
+    batch.reset()
+    batch.set_state(batch.get_state() | {"over": np.array([True, False])})
+    assert batch.step([99, 0]).step_type.tolist() == [dm_env.StepType.FIRST, dm_env.StepType.MID]
+
+
 def test_states_are_checked():
     state = BatchedFetch([0]).get_state()
     with raises(
         InvalidArgumentError,
-        "`state`: from another environment or number of environments; got ['_episode', '_flag', '_heading', '_over',"
-        " '_position', '_step'], expected ['_cue', '_episode', '_heading', '_over', '_position', '_step'], 1 rows each",
+        "`state`: from another environment or number of environments; got ['episode', 'flag', 'heading', 'over',"
+        " 'position', 'step'], expected ['cue', 'episode', 'heading', 'over', 'position', 'step'], 1 rows each",
     ):
         BatchedCue([0]).set_state(state)

@@ -1,5 +1,6 @@
 """Cue: remember a color until the end of a corridor."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -44,7 +45,7 @@ class BatchedCue(BatchedGridEnvironment):
     _tiles = np.stack([tiles.bordered(color, FRAME_SIZE // 7) for color in _COLORS])
     _corridor = _make_corridor()
 
-    def __init__(self, seeds: list[int]) -> None:
+    def __init__(self, seeds: Sequence[int]) -> None:
         """Creates one environment per seed."""
         super().__init__(seeds)
         self._cue = np.zeros(self.num_envs, np.int64)

@@ -1,5 +1,6 @@
 """Fetch: find the flag in a room."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -44,7 +45,7 @@ class BatchedFetch(BatchedGridEnvironment):
     _tiles = _make_tiles(FRAME_SIZE // 7)
     _room = _make_room()
 
-    def __init__(self, seeds: list[int]) -> None:
+    def __init__(self, seeds: Sequence[int]) -> None:
         """Creates one environment per seed."""
         super().__init__(seeds)
         self._flag = np.zeros((self.num_envs, 2), np.int64)

@@ -101,7 +101,8 @@ class BatchedGridEnvironment(ABC):
 
     def get_state(self) -> dict[str, npt.NDArray[Any]]:
         """Returns copies of all arrays that the next time steps depend on, each `[N, ...]`, without the seeds."""
-        return {name: value.copy() for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return {name.removeprefix("_"): value.copy() for name, value in arrays.items()}
 
     def set_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Continues from a state that `get_state` returned, of environments with the same seeds.
@@ -116,7 +117,7 @@ class BatchedGridEnvironment(ABC):
                 f" {sorted(mine)}, {self.num_envs} rows each"
             )
         for name, value in state.items():
-            setattr(self, name, np.array(value, mine[name].dtype))
+            setattr(self, f"_{name}", np.array(value, mine[name].dtype))
 
     @abstractmethod
     def _begin(self, index: int, rng: np.random.Generator) -> None:

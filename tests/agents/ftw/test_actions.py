@@ -61,7 +61,11 @@ def test_samples_follow_the_probabilities_of_each_group(actions, jax64):
     assert drawn.dtype == np.int32
     np.testing.assert_allclose(np.bincount(drawn[:, 0]) / 20_000, [0.2, 0.8], atol=0.02)
     np.testing.assert_allclose(np.bincount(drawn[:, 1]) / 20_000, [0.5, 0.25, 0.25], atol=0.02)
-    assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.03  # separate keys
+
+
+def test_groups_are_drawn_independently(actions, jax64):
+    drawn = np.asarray(actions.sample(jax64.random.key(0), np.zeros((5_000, 4)), (2, 2)))
+    assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.06
 
 
 def test_samples_of_flat_actions_have_no_axis_of_groups(actions, jax64):
@@ -73,6 +77,11 @@ def test_one_hot_concatenates_the_groups(actions):
     features = fixture["features"].shape[-1]
     groups = fixture["groups"].tolist()
     np.testing.assert_array_equal(actions.one_hot(fixture["actions"], groups), fixture["expected"][:, features:])
+
+
+def test_the_number_of_flat_actions_may_be_an_integer_of_numpy(actions):
+    logits, taken = np.random.default_rng(0).normal(size=(6, 4)), np.arange(6) % 4
+    np.testing.assert_array_equal(actions.log_prob(logits, taken, np.int64(4)), actions.log_prob(logits, taken, 4))
 
 
 def test_select_returns_a_value_per_group(actions):

@@ -74,6 +74,7 @@ def test_each_weight_is_perturbed_independently_and_keeps_its_sign():
 def test_weights_cannot_be_changed_from_outside():
     rewards = initialize_internal_rewards(2, 0.5)
     rewards.get()[:] = 7
+    np.testing.assert_array_equal(rewards.get(), [0.5, 0.5])
     given = np.ones(2)
     rewards.set(given)
     given[:] = 7

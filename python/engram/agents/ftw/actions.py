@@ -57,7 +57,7 @@ def split_actions(actions: Array, num_actions: NumActions) -> list[Array]:
     Raises:
         InvalidArgumentError: Decomposed actions do not have one part per group.
     """
-    if isinstance(num_actions, int):
+    if not isinstance(num_actions, Sequence):
         return [actions]
     groups = len(group_sizes(num_actions))
     if actions.ndim == 0 or actions.shape[-1] != groups:
@@ -100,7 +100,7 @@ def sample(key: Array, logits: Array, num_actions: NumActions) -> Array:
         num_actions: See the module.
     """
     groups = split_logits(logits, num_actions)
-    if isinstance(num_actions, int):
+    if not isinstance(num_actions, Sequence):
         return jax.random.categorical(key, groups[0]).astype(jnp.int32)
     keys = jax.random.split(key, len(groups))
     parts = [jax.random.categorical(k, group) for k, group in zip(keys, groups, strict=True)]

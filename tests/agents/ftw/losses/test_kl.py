@@ -84,6 +84,16 @@ def test_both_gaussians_receive_gradients(kl, jax64):
         np.testing.assert_array_equal((grad != 0).all(-1), updates)
 
 
+def test_padding_without_a_scale_computes_no_nan(kl, jax64):
+    """Not even on the way to a result that is finite: `jax_debug_nans` would report it."""
+    p, q = random_gaussian(kl, 0), random_gaussian(kl, 1)
+    valid = np.arange(5)[:, None] < np.array([5, 2, 3])
+    p, q = (kl.Gaussian(loc, scale * valid[..., None]) for loc, scale in (p, q))
+    with jax64.debug_nans(True):  # noqa: FBT003, JAX's signature
+        for grad in jax64.tree.leaves(jax64.grad(kl.prior_posterior_loss, (0, 1))(p, q, valid=valid)):
+            assert np.isfinite(grad).all()
+
+
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_padding_may_have_any_content(kl, jax64, kind):
     p, q = random_gaussian(kl, 0), random_gaussian(kl, 1)

@@ -146,12 +146,17 @@ def test_padding_may_have_any_content(cell_losses, jax64, terminated, kind):
         row_valid = (np.arange(T + 1) <= num_valid)[:, None]
         spoil = padding(valid, kind)
         value, grad = loss(q_values, rewards, actions, discounts, valid)
-        spoiled, spoiled_grad = loss(
-            padding(row_valid, kind)(q_values), spoil(rewards), spoil(actions), spoil(discounts), valid
-        )
-        assert value == spoiled
-        np.testing.assert_array_equal(grad, spoiled_grad)
         np.testing.assert_array_equal(grad[num_valid:], 0)
+        # Actions that are out of range would hide what Q contains.
+        for other_actions in (actions, spoil(actions)):
+            spoiled, spoiled_grad = loss(
+                padding(row_valid, kind)(q_values), spoil(rewards), other_actions, spoil(discounts), valid
+            )
+            assert value == spoiled
+            np.testing.assert_array_equal(grad, spoiled_grad)
+        part = np.s_[:num_valid]
+        alone = cell_losses(rewards[part], actions[part], q_values[: num_valid + 1], discounts[part], A)
+        np.testing.assert_allclose(value, alone.sum(), rtol=1e-12)
 
 
 def test_a_mask_of_ones_changes_nothing(cell_losses):

@@ -11,12 +11,12 @@ from engram.errors import InvalidArgumentError
 RATINGS = np.array([1000.0, 1100.0, 870.0, 1300.0, 950.0, 1040.0])
 
 
-def simulated_games(number, team_size, rng, draws=0.0):
+def simulated_games(number, team_size, rng):
     """Returns the players of both teams and the scores of blue."""
     teams = np.array([rng.permutation(len(RATINGS))[: 2 * team_size] for _ in range(number)])
     blue, red = teams[:, :team_size], teams[:, team_size:]
     scores = (rng.random(number) < team_win_probability(RATINGS[blue], RATINGS[red])).astype(float)
-    return blue, red, np.where(rng.random(number) < draws, 0.5, scores)
+    return blue, red, scores
 
 
 @pytest.mark.parametrize("team_size", [1, 2, 3])
@@ -27,17 +27,27 @@ def test_true_ratings_are_recovered(team_size):
     assert np.abs(fitted - RATINGS).max() < 25
 
 
-def test_the_fit_maximises_the_likelihood():
-    blue, red, scores = simulated_games(300, 2, np.random.default_rng(0), draws=0.2)
+@pytest.mark.parametrize("sizes", [(2, 2), (1, 2)])
+@pytest.mark.parametrize("prior_deviation", [4000.0, 100.0])
+def test_the_fit_maximises_the_posterior_density(sizes, prior_deviation):
+    """Also for teams of different sizes, where the sum of the ratings matters."""
+    rng = np.random.default_rng(0)
+    truth = np.array([1000.0, 1060.0, 930.0, 980.0, 1010.0]) * (1 if sizes[0] == sizes[1] else [1, 0.5, 0.5, 0.5, 0.5])
+    teams = np.array([0, *rng.permutation(np.arange(1, 5))])[None].repeat(300, 0)
+    teams[:, 1:] = rng.permuted(teams[:, 1:], axis=1)
+    blue, red = teams[:, : sizes[0]], teams[:, sizes[0] : sum(sizes)]
+    scores = (rng.random(300) < team_win_probability(truth[blue], truth[red])).astype(float)
+    scores[::5] = 0.5
 
     def loss(free):
         ratings = np.concatenate([[1000.0], 1000 + free])
         p = team_win_probability(ratings[blue], ratings[red])
-        return -np.sum(scores * np.log(p) + (1 - scores) * np.log(1 - p)) + np.sum((free / 4000) ** 2) / 2
+        likelihood = np.sum(scores * np.log(p) + (1 - scores) * np.log(1 - p))
+        return np.sum((free / prior_deviation) ** 2) / 2 - likelihood
 
-    best = minimize(loss, np.zeros(len(RATINGS) - 1), method="BFGS", options={"gtol": 1e-9})
-    fitted = fit_ratings(blue, red, scores, len(RATINGS)).ratings
-    np.testing.assert_allclose(fitted[1:], 1000 + best.x, atol=0.05)
+    best = minimize(loss, np.full(4, truth[1:].mean() - 1000), method="BFGS", options={"gtol": 1e-7})
+    fitted = fit_ratings(blue, red, scores, 5, prior_deviation=prior_deviation).ratings
+    np.testing.assert_allclose(fitted[1:], 1000 + best.x, atol=0.1)
 
 
 def test_the_anchor_may_be_any_player():
@@ -79,7 +89,8 @@ def test_updates_after_each_game_agree_with_the_fit():
 def test_games_are_checked():
     with raises(
         InvalidArgumentError,
-        "`blue`, `red` and `scores` must have the shapes [G, members], [G, members] and [G]; got (1, 1), (2, 1) and (1,)",
+        "`blue`, `red` and `scores` must have the shapes [G, members], [G, members] and [G]; got (1, 1), (2, 1) and"
+        " (1,)",
     ):
         fit_ratings([[0]], [[1], [1]], [1], 2)
     with raises(InvalidArgumentError, "`blue`, `red` and `anchor`: players must be from 0 to 1; got 0 to 2"):
