@@ -14,6 +14,7 @@ from engram.agents.ftw.hypers import Hypers
 from engram.agents.ftw.networks import OAR, FtwNetwork
 from engram.agents.ftw.networks.policy_network import CoreState
 from engram.agents.ftw.replay import Replay
+from engram.agents.ftw.trajectory import pack_state
 
 with importing_extra("agents", "engram.agents"):
     import equinox as eqx
@@ -40,12 +41,12 @@ class Acted(NamedTuple):
     Attributes:
         actions: i32 `[N]`, or `[N, G]` if decomposed.
         logits: f32 `[N, L]`.
-        core_before: `[N, ...]`, the core's state before the step: the initial one at the start of an episode.
+        core_before: `[N, ...]`, the core's state before the step, packed: at the start of an episode, the initial one.
     """
 
     actions: Array
     logits: Array
-    core_before: CoreState
+    core_before: tuple[Array, ...]
 
 
 @partial(jax.jit, static_argnames="static")
@@ -56,7 +57,7 @@ def act(
     is_first: Array,
     hypers: Hypers,
     *,
-    static: Any,  # noqa: ANN401, a pytree
+    static: AgentNetworks,
 ) -> tuple[Acted, ActorState]:
     """Samples an action for each environment.
 
@@ -66,7 +67,7 @@ def act(
         oar: `[N, ...]`.
         is_first: bool `[N]`, True at the start of an episode.
         hypers: Hyperparameters.
-        static: What of the networks is no parameter.
+        static: What of the networks is no parameter; see `split_networks`.
     """
     networks: AgentNetworks = eqx.combine(params, static)
     key, next_key = jax.random.split(state.key)
@@ -76,13 +77,14 @@ def act(
     else:
         oar, before = forget(oar), policy.initial_state(len(is_first))
     actions, logits, core = policy.select_action(oar, before, key, hypers)
-    return Acted(actions, logits, before), ActorState(core, next_key)
+    return Acted(actions, logits, pack_state(before)), ActorState(core, next_key)
 
 
 def example_row(spec: EnvironmentSpec, policy: FtwNetwork) -> MaskedStep:
     """Returns a row of zeros of the items that actors write, which defines the tables' signatures."""
     oar = spec.zeros()
-    core_state = tuple(np.zeros(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(policy.initial_state(1)))
+    core_state = jax.eval_shape(lambda: pack_state(policy.initial_state(1)))
+    core_state = tuple(np.zeros(part.shape[1:], part.dtype) for part in core_state)
     extras = {"core_state": core_state, "logits": np.zeros(sum(group_sizes(spec.num_actions)), np.float32)}
     return MaskedStep(oar, oar.action, oar.reward, np.float32(0), np.bool_(0), extras, np.float32(0))
 
@@ -95,20 +97,20 @@ class Actors:
     """
 
     def __init__(
-        self, environment: BatchedEnvironment, networks: AgentNetworks, replay: Replay | None, key: Array
+        self, environment: BatchedEnvironment, static: AgentNetworks, replay: Replay | None, key: Array
     ) -> None:
         """Begins an episode in each environment.
 
         Args:
             environment: The environments.
-            networks: The networks; their parameters are not used.
+            static: What of the networks is no parameter; see `split_networks`.
             replay: Receives the steps; None: they are not recorded.
             key: Random key of actions and latent variables.
         """
         self._environment = environment
-        _, self._static = eqx.partition(networks, eqx.is_inexact_array)
+        self._static = static
         number = environment.num_envs
-        self._state = ActorState(networks.policy.initial_state(number), key)
+        self._state = ActorState(static.policy.initial_state(number), key)
         self._timestep = environment.reset()
         self._returns = np.zeros(number)
         self._recorders = [_Recorder(replay) for _ in range(number)] if replay is not None else []
@@ -140,13 +142,13 @@ class Actors:
 
     def _record(self, before: BatchedTimeStep, acted: Acted, actions: Any, after: BatchedTimeStep) -> None:  # noqa: ANN401
         ended = (np.asarray(before.step_type) == StepType.LAST).tolist()
-        logits, leaves = np.asarray(acted.logits), [np.asarray(leaf) for leaf in jax.tree.leaves(acted.core_before)]
+        logits, core_state = np.asarray(acted.logits), [np.asarray(part) for part in acted.core_before]
         for index, timestep in enumerate(_each(after)):
             recorder = self._recorders[index]
             if ended[index]:
                 recorder.add_first(timestep)
             else:
-                extras = {"core_state": tuple(leaf[index] for leaf in leaves), "logits": logits[index]}
+                extras = {"core_state": tuple(part[index] for part in core_state), "logits": logits[index]}
                 recorder.add(actions[index], timestep, extras)
 
     def close(self) -> None:

@@ -31,16 +31,12 @@ class AgentNetworks(eqx.Module):
     reward_prediction: RewardPredictionHead | None
     memory: bool = eqx.field(static=True)  # see `NetworkConfig.memory`
 
-    def unroll(
-        self, oar: OAR, state: CoreState, noise: jax.Array, hypers: NetworkHypers
-    ) -> NetworkOutput:
+    def unroll(self, oar: OAR, state: CoreState, noise: jax.Array, hypers: NetworkHypers) -> NetworkOutput:
         """Takes R steps from a state [B, ...]; see `FtwNetwork.unroll`. Returns outputs [R, B, ...]."""
         core = self.unroll_core(oar, state, noise, hypers)
         return NetworkOutput(*self.policy.head(core.z), core)
 
-    def unroll_core(
-        self, oar: OAR, state: CoreState, noise: jax.Array, hypers: NetworkHypers
-    ) -> RPTHOutput:
+    def unroll_core(self, oar: OAR, state: CoreState, noise: jax.Array, hypers: NetworkHypers) -> RPTHOutput:
         """Takes R steps without policy and value: outputs [R, B, ...] of the core."""
         if self.memory:
             return self.policy.unroll_core(oar, state, noise, hypers)[0]
@@ -49,6 +45,15 @@ class AgentNetworks(eqx.Module):
         flat = jax.tree.map(lambda x: x.reshape(1, rows * batch, *x.shape[2:]), (forget(oar), noise))
         output, _ = self.policy.unroll_core(flat[0], self.policy.initial_state(rows * batch), flat[1], hypers)
         return jax.tree.map(lambda x: x.reshape(rows, batch, *x.shape[2:]), output)  # type: ignore[no-any-return]
+
+
+def split_networks(networks: AgentNetworks) -> tuple[Any, AgentNetworks]:
+    """Returns the parameters, and the rest, which is hashable; `equinox.combine` joins them.
+
+    Both are `AgentNetworks`; in each, None stands for what the other one has.
+    """
+    params, static = eqx.partition(networks, eqx.is_inexact_array)
+    return params, static
 
 
 def forget(oar: OAR) -> OAR:

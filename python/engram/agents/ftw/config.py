@@ -21,7 +21,7 @@ class NetworkConfig:
     """Features of a frame."""
     activate_last: bool = False
     """Whether these features pass the nonlinearity."""
-    core: CoreConfig = CoreConfig()
+    core: CoreConfig = field(default_factory=CoreConfig)
     """Type and sizes of the recurrent core."""
     head_hidden_size: int = 256
     """Units of the hidden layers of policy and value."""
@@ -120,9 +120,9 @@ class FtwConfig:
     """Environments that step together."""
     max_frames: int = 300_000
     """Frames of training."""
-    network: NetworkConfig = NetworkConfig()
+    network: NetworkConfig = field(default_factory=NetworkConfig)
     """Sizes of the networks."""
-    replay: ReplayConfig = ReplayConfig()
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
     """Tables and batches."""
     hypers: Hypers = field(default_factory=_paper_hypers)
     """Hyperparameters at the start."""

@@ -14,19 +14,19 @@ class BatchedTimeStep(Protocol):
 
     @property
     def step_type(self) -> Any:  # noqa: ANN401, an array
-        """int `[N]`, of `dm_env.StepType`."""
+        """Of `dm_env.StepType`, int `[N]`."""
 
     @property
     def reward(self) -> Any:  # noqa: ANN401, an array
-        """f32 `[N]`, or events `[N, E]`; of first time steps 0."""
+        """Rewards f32 `[N]`, or events `[N, E]`; of first time steps 0."""
 
     @property
     def discount(self) -> Any:  # noqa: ANN401, an array
-        """f32 `[N]`: 0 at a termination."""
+        """Discounts f32 `[N]`: 0 at a termination."""
 
     @property
     def observation(self) -> Any:  # noqa: ANN401, an OAR of arrays
-        """OAR `[N, ...]`."""
+        """An `OAR` `[N, ...]`."""
 
 
 class BatchedEnvironment(Protocol):

@@ -16,7 +16,7 @@ with importing_extra("agents", "engram.agents"):
 
 
 def evaluate(
-    networks: AgentNetworks,
+    static: AgentNetworks,
     params: Any,  # noqa: ANN401, a pytree
     hypers: Hypers,
     environment: str,
@@ -31,7 +31,7 @@ def evaluate(
     One episode per environment: among the first that end, short episodes would be more frequent.
 
     Args:
-        networks: The networks; their parameters are not used.
+        static: What of the networks is no parameter; see `split_networks`.
         params: The parameters.
         hypers: Hyperparameters.
         environment: Name of the environment.
@@ -43,7 +43,7 @@ def evaluate(
     returns: list[float] = []
     for round_key in jax.random.split(key, -(-num_episodes // num_envs)):
         seeds = rng.integers(2**63, size=num_envs).tolist()
-        actors = Actors(make_environment(environment, seeds)[0], networks, None, round_key)
+        actors = Actors(make_environment(environment, seeds)[0], static, None, round_key)
         first: dict[int, float] = {}
         while len(first) < num_envs:
             first = dict(actors.step(params, hypers)) | first

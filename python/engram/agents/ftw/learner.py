@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from engram._extras import importing_extra
 from engram.agents.ftw import optimizer
-from engram.agents.ftw.agent_networks import AgentNetworks
+from engram.agents.ftw.agent_networks import AgentNetworks, split_networks
 from engram.agents.ftw.hypers import Hypers
 from engram.agents.ftw.replay import Replay
 from engram.agents.ftw.total_loss import Losses, total_loss
@@ -45,7 +45,7 @@ class Metrics(NamedTuple):
 
 
 def init(params: Any, key: Array) -> LearnerState:  # noqa: ANN401, a pytree
-    """Returns the first state. It takes a copy of the key, which later steps replace."""
+    """Returns the first state."""
     return LearnerState(params, optimizer.init(params), key)
 
 
@@ -55,7 +55,7 @@ def learner_step(
     batch: Batch,
     hypers: Hypers,
     *,
-    static: Any,  # noqa: ANN401, a pytree
+    static: AgentNetworks,
 ) -> tuple[LearnerState, Metrics]:
     """Does one update.
 
@@ -81,12 +81,6 @@ def learner_step(
     )
     params = optax.apply_updates(state.params, updates)
     return LearnerState(params, optimizer_state, next_key), Metrics(losses, norm)
-
-
-def split_networks(networks: AgentNetworks) -> tuple[Any, Any]:
-    """Returns the parameters, and the rest, which is hashable; `equinox.combine` joins them."""
-    params, static = eqx.partition(networks, eqx.is_inexact_array)
-    return params, static
 
 
 class Learner:
@@ -117,5 +111,6 @@ class Learner:
             DeadlineExceededError: The queue had no batch in time.
         """
         batch = replay.sample(timeout)
+        metrics: Metrics
         self.state, metrics = learner_step(self.state, batch, self.hypers, static=self.static)
         return metrics

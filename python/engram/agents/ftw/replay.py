@@ -83,7 +83,7 @@ class Replay:
         return Batch(items, control, windows, np.float32(ready))
 
     def adder(self, *, timeout: float | None = None) -> NonOverlappingRNNSequenceAdder:
-        """Returns an adder of one environment's items, for the queue and for pixel control; rows have the form of `row`.
+        """Returns an adder of one environment's items, for the queue and for pixel control.
 
         Args:
             timeout: Seconds that it waits for the queue. Default: None, wait forever.

@@ -17,7 +17,7 @@ from engram.agents.ftw.hypers import Hypers
 from engram.agents.ftw.internal_rewards import internal_reward, learner_reward
 from engram.agents.ftw.losses import kl, pixel_control, policy_gradient, reward_prediction
 from engram.agents.ftw.losses.vtrace import vtrace
-from engram.agents.ftw.networks import NetworkOutput
+from engram.agents.ftw.networks import RPTH, NetworkOutput, PeriodicRNNState
 from engram.agents.ftw.trajectory import Batch, Trajectories, Windows, to_trajectories
 
 with importing_extra("agents", "engram.agents"):
@@ -50,17 +50,16 @@ def total_loss(networks: AgentNetworks, batch: Batch, key: Array, hypers: Hypers
     """
     main_key, control_key = jax.random.split(key)
     terms = actor_critic_losses(networks, to_trajectories(batch.items, networks.policy), main_key, hypers)
-    zero = jnp.zeros(())
-    control = prediction = zero
+    control = prediction = zero = jnp.zeros(())
     if networks.pixel_control is not None:
         trajectories = to_trajectories(batch.pixel_control, networks.policy)
         control = hypers.pixel_control_cost * pixel_control_loss(networks, trajectories, control_key, hypers)
     if networks.reward_prediction is not None:
         assert batch.windows is not None  # noqa: S101, the task is on
         prediction = hypers.reward_prediction_cost * reward_prediction_loss(networks, batch.windows, hypers)
-    terms = (*terms, *(batch.auxiliary_weight * term for term in (control, prediction)))
-    loss = sum(terms, zero)
-    return loss, Losses(loss, *terms)
+    control, prediction = (batch.auxiliary_weight * term for term in (control, prediction))
+    loss = sum((*terms, control, prediction), zero)
+    return loss, Losses(loss, *terms, control, prediction)
 
 
 def actor_critic_losses(
@@ -101,14 +100,13 @@ def kl_losses(
 
     Both are 0 for a core without a latent variable, "lstm".
     """
-    valid = trajectories.valid
-    distributions = [kl.Gaussian(*(x[:-1] for x in each)) for each in output.core.distribution_params]
-    if not distributions:
-        return jnp.zeros(()), jnp.zeros(())
-    *priors, posterior = distributions
-    first_step = trajectories.state.step if networks.memory else jnp.zeros(valid.shape[1:], jnp.int32)
-    periods = networks.policy.core.periods(hypers.slow_core_period)
+    core, state, valid = networks.policy.core, trajectories.state, trajectories.valid
     fixed = jnp.zeros(())
+    if not (isinstance(core, RPTH) and isinstance(state, PeriodicRNNState)):
+        return fixed, fixed
+    *priors, posterior = (kl.Gaussian(*(x[:-1] for x in each)) for each in output.core.distribution_params)
+    periods = core.periods(hypers.slow_core_period)
+    first_step = state.step if networks.memory else jnp.zeros_like(state.step)
     for prior, period in zip(priors, periods, strict=True):
         # Without memory, each row is the first of a sequence.
         updates = kl.slow_core_updates(first_step, period if networks.memory else 1, len(valid))
@@ -120,14 +118,12 @@ def pixel_control_loss(networks: AgentNetworks, trajectories: Trajectories, key:
     """Returns the loss of pixel control without its cost, `[]`."""
     head, valid = networks.pixel_control, trajectories.valid
     assert head is not None  # noqa: S101, the task is on
-    rows, batch = len(valid) + 1, valid.shape[1]
-    noise = networks.policy.sample_noise(key, (rows, batch))
+    noise = networks.policy.sample_noise(key, (len(valid) + 1, valid.shape[1]))
     z = networks.unroll_core(trajectories.oar, trajectories.state, noise, hypers).z
-    q_values = head(z.reshape(rows * batch, -1))
     return pixel_control.pixel_control_loss(
         pixel_control.pseudo_rewards(trajectories.oar.observation, num_cells=head.num_cells),
         trajectories.actions,
-        q_values.reshape(rows, batch, *q_values.shape[1:]),
+        head(z),
         trajectories.discounts,
         head.num_actions,
         valid=valid,

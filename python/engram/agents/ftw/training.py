@@ -9,9 +9,9 @@ import numpy as np
 
 from engram._extras import importing_extra
 from engram.agents.ftw.actor import Actors, example_row
-from engram.agents.ftw.agent_networks import AgentNetworks, make_networks
+from engram.agents.ftw.agent_networks import make_networks
 from engram.agents.ftw.config import FtwConfig
-from engram.agents.ftw.environment import BatchedEnvironment, make_environment
+from engram.agents.ftw.environment import make_environment
 from engram.agents.ftw.evaluation import evaluate
 from engram.agents.ftw.learner import Learner, Metrics
 from engram.agents.ftw.replay import Replay
@@ -57,8 +57,6 @@ class Result:
 class Run(NamedTuple):
     """The parts of a run."""
 
-    networks: AgentNetworks
-    environment: BatchedEnvironment
     replay: Replay
     actors: Actors
     learner: Learner
@@ -77,10 +75,10 @@ def start(config: FtwConfig) -> Run:
         num_actions=spec.num_actions,
         key=networks_key,
     )
+    learner = Learner(networks, config.hypers, learner_key)
     row = example_row(spec, networks.policy)
     replay = Replay(config.replay, row, seed=int(store_seed.generate_state(1)[0]))
-    actors = Actors(environment, networks, replay, actor_key)
-    return Run(networks, environment, replay, actors, Learner(networks, config.hypers, learner_key))
+    return Run(replay, Actors(environment, learner.static, replay, actor_key), learner)
 
 
 def train(config: FtwConfig, report: Callable[[Progress], None] | None = None) -> Result:
@@ -113,7 +111,7 @@ def train(config: FtwConfig, report: Callable[[Progress], None] | None = None) -
                         )
                     )
                     returns = []
-        jax.block_until_ready(learner.params)
+        params = jax.tree.map(np.asarray, learner.params)  # waits for the last step
         seconds = time.perf_counter() - started
     return Result(
         config=config,
@@ -121,7 +119,7 @@ def train(config: FtwConfig, report: Callable[[Progress], None] | None = None) -
         learner_steps=learner_steps,
         evaluation=evaluate_run(config, run),
         seconds=seconds,
-        params=jax.tree.map(np.asarray, learner.params),
+        params=params,
     )
 
 
@@ -129,7 +127,7 @@ def evaluate_run(config: FtwConfig, run: Run) -> list[float]:
     """Returns the undiscounted returns of `config.evaluation_episodes` episodes with the current parameters."""
     *_, key = _keys(config)
     return evaluate(
-        run.networks,
+        run.learner.static,
         run.learner.params,
         run.learner.hypers,
         config.environment,

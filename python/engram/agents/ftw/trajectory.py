@@ -1,5 +1,6 @@
 """Batches as the losses see them: time-major, with zeros in padding, and frames and states on the device."""
 
+import math
 from typing import Any, NamedTuple
 
 from engram._extras import importing_extra
@@ -70,24 +71,43 @@ def to_trajectories(items: Any, policy: FtwNetwork) -> Trajectories:  # noqa: AN
     """Returns the trajectories of a batch of items.
 
     Args:
-        items: `MaskedStep` of arrays `[B, T + 1, ...]`, as sampled, with extras "logits" and "core_state", whose leaves
-            are `[B, 1, ...]`.
+        items: `MaskedStep` of arrays `[B, T + 1, ...]`, as sampled, with extras "logits" and "core_state", which is
+            packed, `[B, 1, n]`.
         policy: The network whose states these are.
     """
     rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(extras=items.extras["logits"]))
-    observation, action, reward = rows.observation
-    transitions = (rows.action, rows.reward, rows.discount, rows.extras)
     valid = rows.mask[:-1].astype(bool)
+    transitions = jax.tree.map(lambda x: x[:-1], (rows.action, rows.reward, rows.discount, rows.extras))
+    actions, rewards, discounts, logits = zero_padding(transitions, valid)
     return Trajectories(
-        zero_padding(OAR(observation, action, reward), row_mask(valid)),
-        *zero_padding(jax.tree.map(lambda x: x[:-1], transitions), valid),
-        state=to_state(items.extras["core_state"], policy),
+        oar=OAR(*zero_padding(tuple(rows.observation), row_mask(valid))),
+        actions=actions,
+        rewards=rewards,
+        discounts=discounts,
+        logits=logits,
+        state=unpack_state([part[:, 0] for part in items.extras["core_state"]], policy),
         valid=valid,
     )
 
 
-def to_state(leaves: Any, policy: FtwNetwork) -> CoreState:  # noqa: ANN401, a nest of arrays
-    """Returns the state `[B, ...]` of a policy, given the leaves `[B, 1, ...]` that items have."""
-    structure = jax.tree.structure(jax.eval_shape(lambda: policy.initial_state(1)))
-    state: CoreState = jax.tree.unflatten(structure, [leaf[:, 0] for leaf in jax.tree.leaves(leaves)])
+def pack_state(state: CoreState) -> tuple[Array, ...]:
+    """Returns the leaves of a state `[B, ...]`, flattened and joined: one array `[B, n]` per dtype.
+
+    Each array of a row costs time when it is written.
+    """
+    parts: dict[Any, list[Array]] = {}
+    for leaf in jax.tree.leaves(state):
+        parts.setdefault(leaf.dtype, []).append(leaf.reshape(len(leaf), -1))
+    return tuple(jnp.concatenate(each, 1) for each in parts.values())
+
+
+def unpack_state(packed: Any, policy: FtwNetwork) -> CoreState:  # noqa: ANN401, arrays
+    """Returns the state `[B, ...]` of a policy that `pack_state` packed."""
+    leaves, structure = jax.tree.flatten(jax.eval_shape(lambda: policy.initial_state(1)))
+    rest = dict(zip(dict.fromkeys(leaf.dtype for leaf in leaves), packed, strict=True))
+    unpacked = []
+    for leaf in leaves:
+        part, rest[leaf.dtype] = jnp.split(rest[leaf.dtype], [math.prod(leaf.shape)], 1)
+        unpacked.append(part.reshape(-1, *leaf.shape[1:]))
+    state: CoreState = jax.tree.unflatten(structure, unpacked)
     return state

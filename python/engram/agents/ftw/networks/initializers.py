@@ -18,7 +18,8 @@ def truncated_normal(fan_in: int) -> Initializer:
     def initialize(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
         size = math.prod(shape)
         blocks = [_block(key, number, dtype) for number in range(-(-size // _BLOCK))]
-        return (jnp.concatenate(blocks)[:size] * fan_in**-0.5).reshape(shape)
+        values: jax.Array = jnp.concatenate(blocks)[:size].reshape(shape) * fan_in**-0.5
+        return values
 
     return initialize
 
@@ -29,4 +30,5 @@ _BLOCK = 1 << 14
 
 @partial(jax.jit, static_argnums=2)
 def _block(key: jax.Array, number: int, dtype: jnp.dtype) -> jax.Array:
-    return jax.random.truncated_normal(jax.random.fold_in(key, number), -2.0, 2.0, (_BLOCK,), dtype)
+    values: jax.Array = jax.random.truncated_normal(jax.random.fold_in(key, number), -2.0, 2.0, (_BLOCK,), dtype)
+    return values
