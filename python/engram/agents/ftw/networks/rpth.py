@@ -133,7 +133,7 @@ class RPTH(eqx.Module):
         Returns:
             The output and the next state.
         """
-        periods = self._periods(period)
+        periods = self.periods(period)
         cores, access_state = self._unpack(state.core_state)
         priors: list[LocScaleDistributionParameters] = []
         for index, unit in enumerate(self.slow):
@@ -160,8 +160,8 @@ class RPTH(eqx.Module):
         step = jnp.zeros(batch_size, jnp.int32)
         return PeriodicRNNState(self._pack(cores, access_state), RPTHOutput(zeros, priors), step)
 
-    def _periods(self, period: jax.Array) -> jax.Array:
-        """Returns i32[S]."""
+    def periods(self, period: jax.Array) -> jax.Array:
+        """Returns the period of each slow core, i32[S], in the order of the cores."""
         period = jnp.asarray(period)
         if period.shape not in {(), (len(self.slow),)} or (period.ndim == 0 and len(self.slow) > 1):
             raise InvalidArgumentError(
