@@ -52,6 +52,8 @@ def addressing():
 def test_addressing_reproduces_its_fixture(load_fixture, addressing):
     import jax  # noqa: PLC0415 - an extra, not needed to collect the tests
 
+    from engram.agents.ftw.networks.dnc import linkage as linkage_module  # noqa: PLC0415 - an extra, as well
+
     parts = {name: arrays(part) for name, part in load_fixture("dnc_addressing").items() if isinstance(part, dict)}
     content, allocation, write = parts["content"], parts["allocation"], parts["write_allocation"]
     strengths = jax.nn.softplus(content["strengths"])
@@ -63,11 +65,11 @@ def test_addressing_reproduces_its_fixture(load_fixture, addressing):
     usage, linkage, directional = parts["usage"], parts["linkage"], parts["directional"]
     previous = [usage[key] for key in ("prev_usage", "write_weights", "free_gate", "read_weights")]
     assert_close(addressing.updated_usage(*previous), usage["expected"])
-    state = addressing.TemporalLinkageState(linkage["link"], linkage["precedence"])
-    state = addressing.updated_linkage(state, linkage["write_weights"])
+    state = linkage_module.TemporalLinkageState(linkage["link"], linkage["precedence"])
+    state = linkage_module.updated_linkage(state, linkage["write_weights"])
     assert_close(state.link, linkage["expected_link"])
     assert_close(state.precedence_weights, linkage["expected_precedence"])
-    forward, backward = addressing.directional_weights(directional["link"], directional["read_weights"])
+    forward, backward = linkage_module.directional_weights(directional["link"], directional["read_weights"])
     assert_close(forward, directional["forward"])
     assert_close(backward, directional["backward"])
 

@@ -52,7 +52,7 @@ class FtwNetwork(eqx.Module):
         core: `LSTM` or `RPTH`, with inputs of the embedding's size.
         head_hidden_size: Size of the hidden layers of policy and value.
         rematerialize: Whether gradients of `unroll` compute each step of the core again instead of storing what it
-            computed, which saves memory where the core has one: about 1 MB per step and element at the default sizes.
+            computed, which saves memory where the core has one: about 4 MB per step and element at the default sizes.
         key: Random key of the head's weights.
 
     Raises:

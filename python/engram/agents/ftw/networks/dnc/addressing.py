@@ -1,23 +1,14 @@
-"""Where the heads of a DNC write and read: by content, by free slots, and in the order in which slots were written.
+"""Where the heads of a DNC write and read: by content and by free slots. By order of writes: `linkage.py`.
 
 B may be any leading axes; N is the number of memory slots, W their word size, K write heads, R read heads. The
 equations are those of Graves et al. (2016), "Methods"; each function states what it does where several heads write.
 """
-
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 EPSILON = 1e-6
 """Keeps norms above 0, and usages above 0 in the allocation."""
-
-
-class TemporalLinkageState(NamedTuple):
-    """The order in which slots were written, for each write head."""
-
-    link: jax.Array  # L: f[B, K, N, N]; L[i, j] is the degree to which slot i was written just after slot j
-    precedence_weights: jax.Array  # p: f[B, K, N]; the degree to which each slot was written last
 
 
 def content_weights(memory: jax.Array, keys: jax.Array, strengths: jax.Array) -> jax.Array:
@@ -86,29 +77,3 @@ def write_allocation_weights(usage: jax.Array, gates: jax.Array) -> jax.Array:
         usage = usage + (1 - usage) * gates[..., head, None] * allocation
         weights.append(allocation)
     return jnp.stack(weights, axis=-2)
-
-
-def updated_linkage(linkage: TemporalLinkageState, write_weights: jax.Array) -> TemporalLinkageState:
-    """Returns the linkage after a write with weights w, f[B, K, N].
-
-    L'[i, j] = (1 - w_i - w_j) L[i, j] + w_i p_j, with a zero diagonal
-    p' = (1 - sum_i w_i) p + w
-    """
-    link, precedence = linkage
-    w_i, w_j, p_j = write_weights[..., :, None], write_weights[..., None, :], precedence[..., None, :]
-    off_diagonal = ~jnp.eye(link.shape[-1], dtype=bool)
-    link = jnp.where(off_diagonal, (1 - w_i - w_j) * link + w_i * p_j, 0)
-    precedence = (1 - write_weights.sum(axis=-1, keepdims=True)) * precedence + write_weights
-    return TemporalLinkageState(link, precedence)
-
-
-def directional_weights(link: jax.Array, read_weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns where a step forward, and a step backward, in the order of writes leads: each f[B, R, K, N].
-
-    Args:
-        link: f[B, K, N, N].
-        read_weights: Those of the previous step, f[B, R, N].
-    """
-    forward = jnp.einsum("...kij,...rj->...rki", link, read_weights)
-    backward = jnp.einsum("...kij,...ri->...rkj", link, read_weights)
-    return forward, backward

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from engram import _checks
 from engram.agents.ftw.networks.dnc import addressing
-from engram.agents.ftw.networks.dnc.addressing import TemporalLinkageState
+from engram.agents.ftw.networks.dnc.linkage import TemporalLinkageState, directional_weights, updated_linkage
 from engram.agents.ftw.networks.layers import Linear
 
 
@@ -98,7 +98,7 @@ class MemoryAccess(eqx.Module):
         usage = addressing.updated_usage(state.usage, state.write_weights, interface.free_gates, state.read_weights)
         write_weights = self._write_weights(interface, state.memory, usage)
         memory = written_memory(state.memory, write_weights, interface.erase_vectors, interface.write_vectors)
-        linkage = addressing.updated_linkage(state.linkage, write_weights)
+        linkage = updated_linkage(state.linkage, write_weights)
         read_weights = self._read_weights(interface, memory, linkage.link, state.read_weights)
         reads = read_weights @ memory
         return reads, AccessState(memory, read_weights, write_weights, linkage, usage)
@@ -143,7 +143,7 @@ class MemoryAccess(eqx.Module):
     ) -> jax.Array:
         """Returns f[B, R, N]: a mixture of backward, forward and content."""
         content = addressing.content_weights(memory, interface.read_keys, interface.read_strengths)
-        forward, backward = addressing.directional_weights(link, last_read_weights)
+        forward, backward = directional_weights(link, last_read_weights)
         candidates = jnp.concatenate([backward, forward, content[..., None, :]], axis=-2)  # f[B, R, 2K + 1, N]
         return jnp.einsum("...rm,...rmn->...rn", interface.read_modes, candidates)
 
