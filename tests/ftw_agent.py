@@ -1,6 +1,5 @@
 """A scripted environment and tiny networks, for the tests of FTW's actors and learner."""
 
-
 from collections.abc import Sequence
 
 import dm_env
@@ -113,5 +112,3 @@ HYPERS = Hypers.create(
     slow_core_period=3,
     internal_rewards=[0.7],
 )
-
-

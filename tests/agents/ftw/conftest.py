@@ -10,3 +10,13 @@ def jax64():
 
     with jax.enable_x64(True):  # noqa: FBT003, JAX's signature
         yield jax
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """Makes JAX compile without most optimizations, for tests that compile whole learner steps."""
+    import jax  # noqa: PLC0415, an extra, not needed to collect the tests
+
+    jax.config.update("jax_disable_most_optimizations", True)  # noqa: FBT003, JAX's signature
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)  # noqa: FBT003

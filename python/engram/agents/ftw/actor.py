@@ -181,7 +181,7 @@ class _Recorder:
             self._windows.add(action, _without_oar(timestep))
 
     def close(self) -> None:
-        # The queue may be full, and nobody will read it.
+        # The queue may be full, and the caller may not read it any more.
         self._items.close(timeout=0)
         if self._windows is not None:
             self._windows.close(timeout=0)

@@ -145,3 +145,52 @@ class FtwConfig:
                 f"`max_queue_size` must be at least {needed}, for `batch_size` {self.replay.batch_size} and `num_envs`"
                 f" {self.num_envs}; got {self.replay.max_queue_size}"
             )
+
+
+_GRID_NETWORK = NetworkConfig(
+    conv_filters=((16, 6, 6), (32, 3, 2)),
+    residual_filters=((32, 3, 1), (32, 3, 1)),
+    torso_size=128,
+    core=CoreConfig(hidden_size=64, num_dimensions=32),
+    head_hidden_size=64,
+    pixel_control_cells=7,
+)
+"""For frames of 42 x 42 pixels: 7 x 7 cells of 6 x 6 pixels."""
+
+# Small batches learn with fewer frames than the published 16: what counts is the number of updates.
+_GRID_REPLAY = ReplayConfig(
+    sequence_length=20, batch_size=4, max_queue_size=128, use_pixel_control=False, use_reward_prediction=False
+)
+
+_GRID_HYPERS = Hypers.create(
+    learning_rate=5e-4,
+    entropy_cost=3e-3,
+    reward_prediction_cost=0.3,
+    pixel_control_cost=0.03,
+    kld_prior_fixed_cost=1e-4,
+    kld_prior_posterior_cost=1e-3,
+    scale_grads_fast_to_slow=0.3,
+    slow_core_period=5,
+    internal_rewards=[1.0],
+    discount=0.95,
+)
+
+FETCH = FtwConfig(
+    environment="fetch",
+    max_frames=120_000,
+    network=_GRID_NETWORK,
+    replay=_GRID_REPLAY,
+    hypers=_GRID_HYPERS,
+    evaluation_episodes=200,
+)
+"""Fetch, with auxiliary tasks off."""
+
+CUE = FtwConfig(
+    environment="cue",
+    max_frames=80_000,
+    network=_GRID_NETWORK,
+    replay=_GRID_REPLAY,
+    hypers=_GRID_HYPERS.replace({"discount": 0.99}),
+    evaluation_episodes=500,
+)
+"""Cue, with auxiliary tasks off. `network.memory=False` is the ablation, which cannot solve it."""

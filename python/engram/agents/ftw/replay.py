@@ -52,7 +52,7 @@ class Replay:
         return can_sample_queue(self.store, self.config)
 
     def can_sample_auxiliary(self) -> bool:
-        """Returns whether the tables of all auxiliary tasks have a batch; False if there are no such tasks."""
+        """Returns whether the tables of all auxiliary tasks have a batch; False if all tasks are off."""
         return can_sample_auxiliary(self.store, self.config)
 
     def sample(self, timeout: float | None = None) -> Batch:
@@ -147,7 +147,7 @@ def can_sample_queue(store: engram.Store, config: ReplayConfig) -> bool:
 
 
 def can_sample_auxiliary(store: engram.Store, config: ReplayConfig) -> bool:
-    """Returns whether the tables of all auxiliary tasks have a batch; False if there are no such tasks."""
+    """Returns whether the tables of all auxiliary tasks have a batch; False if all tasks are off."""
     if not config.has_auxiliary_tasks:
         return False
     needed = {PIXEL_CONTROL: config.batch_size} if config.use_pixel_control else {}

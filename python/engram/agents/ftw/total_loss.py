@@ -45,7 +45,7 @@ def total_loss(networks: AgentNetworks, batch: Batch, key: Array, hypers: Hypers
     Args:
         networks: The networks.
         batch: The batch.
-        key: Random key of the latent variables, which are sampled anew.
+        key: Random key of the latent variables, which are sampled again.
         hypers: The hyperparameters.
     """
     main_key, control_key = jax.random.split(key)
