@@ -500,6 +500,7 @@ mod tests {
 
     use super::*;
     use crate::client::send_with_retry;
+    use crate::pb::manage_request::Call;
 
     #[tokio::test]
     async fn a_call_that_only_waited_for_another_one_does_not_blame_the_server() {
