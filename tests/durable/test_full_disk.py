@@ -182,7 +182,7 @@ def has_no_space_for_chunks(path, durability):
 
 
 def has_a_disk_that_does_not_write(path, durability):
-    """Prints the errors of `insert_batch` and of a writer while the log is a full pipe."""
+    """Prints the errors of `insert_batch` and of a writer while the log is a full pipe, so that writing to it waits."""
     store = Store.open(path, tables(), durability=durability)
     log = next(file for file in Path("/proc/self/fd").iterdir() if "/log-" in os.path.realpath(file))
     os.dup2(os.pipe()[1], int(log.name))
