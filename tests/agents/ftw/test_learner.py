@@ -249,7 +249,8 @@ def test_packed_states_are_unpacked_to_the_same(networks):
 
 def test_learner_updates_its_state_and_keeps_the_callers_networks(networks):
     row = example_row(ftw_agent.spec(), networks.policy)
-    before = parameters(networks)
+    # Copies: buffers that NumPy arrays refer to are not donated.
+    before = jax.tree.map(np.array, parameters(networks))
     with Replay(ftw_agent.replay_config(), row, seed=0) as replay:
         replay.sample = lambda _timeout: make_batch(networks)
         learner = Learner(networks, ftw_agent.HYPERS, jax.random.key(3))
