@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from ftw_agent import TERMINATION, TRUNCATION, Scripted, where
 
+from engram.agents.ftw import evaluation
 from engram.agents.ftw.actor import Actors, ActorState, act, example_row
 from engram.agents.ftw.agent_networks import make_networks, split_networks
 from engram.agents.ftw.networks import OAR
@@ -180,3 +181,21 @@ def test_decomposed_actions_and_events():
     assert items.extras["logits"].shape == (4, T + 1, 5)
     assert items.action[..., 0].max() == 2
     assert items.action[..., 1].max() == 1
+
+
+def test_evaluation_takes_the_first_episode_of_each_environment(networks, monkeypatch):
+    """Environment i has episodes of i + 1 steps, with the return i in the first."""
+
+    def make(name, seeds):
+        assert name == "scripted"
+        drawn.extend(seeds)
+        rewards = lambda env, episode, step: env * (episode == 0) * (step == 0) - (episode > 0)  # noqa: E731
+        return Scripted([[(env + 1, TERMINATION)] for env in range(3)], rewards=rewards), ftw_agent.spec()
+
+    drawn = []
+    monkeypatch.setattr(evaluation, "make_environment", make)
+    params, static = split_networks(networks)
+    arguments = {"num_episodes": 5, "num_envs": 3, "rng": np.random.default_rng(0), "key": jax.random.key(2)}
+    returns = evaluation.evaluate(static, params, ftw_agent.HYPERS, "scripted", **arguments)
+    assert returns == [0, 1, 2, 0, 1]
+    assert len(set(drawn)) == 6

@@ -110,6 +110,14 @@ def test_padding_of_any_content_has_no_effect(networks):
         jax.tree.map(np.testing.assert_array_equal, step(networks, other), expected)
 
 
+def test_padding_has_no_loss(networks):
+    batch = make_batch(networks)
+    items, control = (each._replace(mask=np.zeros_like(each.mask)) for each in (batch.items, batch.pixel_control))
+    losses = step(networks, batch._replace(items=items, pixel_control=control))[1].losses
+    assert losses.loss == losses.reward_prediction_loss > 0
+    assert all(term == 0 for term in losses[1:-1])
+
+
 def test_real_rows_have_an_effect(networks):
     """The last valid transition and the final observation, on which a truncated return bootstraps."""
     batch = make_batch(networks, discounts=(1, 1, 1, 1))
@@ -241,7 +249,8 @@ def test_packed_states_are_unpacked_to_the_same(networks):
 
 def test_learner_updates_its_state_and_keeps_the_callers_networks(networks):
     row = example_row(ftw_agent.spec(), networks.policy)
-    before = parameters(networks)
+    # Copies: buffers that NumPy arrays refer to are not donated.
+    before = jax.tree.map(np.array, parameters(networks))
     with Replay(ftw_agent.replay_config(), row, seed=0) as replay:
         replay.sample = lambda _timeout: make_batch(networks)
         learner = Learner(networks, ftw_agent.HYPERS, jax.random.key(3))

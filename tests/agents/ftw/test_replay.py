@@ -4,19 +4,11 @@ import numpy as np
 import pytest
 from ftw_agent import TERMINATION, TRUNCATION, Scripted, where
 
-from engram.adders.step import Step, map_leaves
+from engram.adders.step import map_leaves
 from engram.agents.ftw.actor import Actors, example_row
 from engram.agents.ftw.agent_networks import make_networks, split_networks
-from engram.agents.ftw.replay import (
-    NONZERO_REWARD,
-    PIXEL_CONTROL,
-    QUEUE,
-    ZERO_REWARD,
-    Replay,
-    item_signature,
-    make_tables,
-    window_signature,
-)
+from engram.agents.ftw.replay import PIXEL_CONTROL, QUEUE, Replay, item_signature, make_tables
+from engram.agents.ftw.windows import NONZERO_REWARD, ZERO_REWARD, Window, window_signature
 from engram.errors import DeadlineExceededError, InvalidArgumentError
 
 pytestmark = pytest.mark.jax
@@ -53,7 +45,7 @@ def insert(replay, row, table, number, **fields):
             state = map_leaves(lambda leaf: leaf[-length : 1 - length], writer.history.extras["core_state"])
             item = item._replace(extras={**item.extras, "core_state": state})
             if windows:
-                item = Step(item.observation.observation, *item[1:5])
+                item = Window(item.observation.observation, writer.history.reward[-1])
             writer.create_item(table, 1.0, item)
 
 
@@ -216,7 +208,7 @@ def test_batches_have_zeros_of_weight_0_until_the_auxiliary_tables_have_a_batch(
 
 def test_tables_are_in_the_published_order_with_the_published_sizes(row):
     config = ftw_agent.replay_config(max_queue_size=32, batch_size=16)
-    tables = make_tables(config, item_signature(row, T), window_signature(row, 3))
+    tables = make_tables(config, item_signature(row, T), window_signature(row.observation.observation, row.reward, 3))
     assert [(table.name, table.max_size, table.rate_limiter.min_size) for table in tables] == [
         ("queue", 32, 1),
         ("uniform_replay_buffer_pixel_control", 100, 16),
@@ -241,16 +233,17 @@ def test_windows_end_with_an_observed_reward(networks, events):
     hypers = ftw_agent.HYPERS._replace(internal_rewards=np.ones(2) if events else np.ones(1))
     replay = Replay(ftw_agent.replay_config(), row, seed=0)
     params, static = split_networks(networks)
-    with replay, Actors(environment, static, replay, jax.random.key(1)) as actors:
-        for _ in range(len(REWARDS)):
-            actors.step(params, hypers)
+    with replay:
+        with Actors(environment, static, replay, jax.random.key(1)) as actors:
+            for _ in range(len(REWARDS) + 2):  # two steps of the next episode, too few for a window
+                actors.step(params, hypers)
         ends = {}
         for table in (NONZERO_REWARD, ZERO_REWARD):
             windows = next(iter(replay.store.scan(table))).data
-            steps = [[where(frame)[2] for frame in window] for window in windows.observation]
-            assert all(np.diff(each).tolist() == [1, 1] for each in steps)
-            ends[table] = [each[-1] for each in steps]
-            rewards_of = windows.reward[:, -1].reshape(len(steps), -1)[:, -1]
+            steps = [[where(frame) for frame in window] for window in windows.observation]
+            assert all(window == [(0, 0, window[0][2] + i) for i in range(3)] for window in steps)
+            ends[table] = [window[-1][2] for window in steps]
+            rewards_of = windows.reward.reshape(len(steps), -1)[:, -1]
             assert rewards_of.tolist() == [REWARDS[step] for step in ends[table]]
     assert ends == {NONZERO_REWARD: [4, 6], ZERO_REWARD: [2, 3, 5]}
 

@@ -63,6 +63,20 @@ def test_a_seed_determines_a_run(trained):
     assert any((a != b).any() for a, b in zip(*map(jax.tree.leaves, (other.params, expected.params)), strict=True))
 
 
+def test_weights_actions_and_environments_depend_on_the_seed():
+    runs = [start(dataclasses.replace(TINY, seed=seed)) for seed in (0, 0, 1)]
+    keys = [(run.learner.state.key, run.actors._state.key) for run in runs]
+    starts = [jax.tree.leaves(run.learner.params)[0] for run in runs]
+    frames = [run.actors._timestep.observation.observation for run in runs]
+    for run in runs:
+        run.actors.close()
+        run.replay.close()
+    keys = [np.array(jax.tree.map(jax.random.key_data, each)) for each in keys]
+    for same, equal, other in (keys, starts, frames):
+        assert (same == equal).all()
+        assert (same != other).any()
+
+
 @pytest.mark.usefixtures("trained")  # so that nothing is compiled here
 def test_batches_wait_until_the_queue_has_one():
     run = start(TINY)

@@ -113,9 +113,7 @@ class Actors:
         self._state = ActorState(static.policy.initial_state(number), key)
         self._timestep = environment.reset()
         self._returns = np.zeros(number)
-        self._recorders = [_Recorder(replay) for _ in range(number)] if replay is not None else []
-        for recorder, timestep in zip(self._recorders, _each(self._timestep), strict=False):
-            recorder.add_first(timestep)
+        self._recorder = None if replay is None else _Recorder(replay, self._timestep)
         self.frames = 0
 
     def step(self, params: Any, hypers: Hypers) -> list[tuple[int, float]]:  # noqa: ANN401, a pytree
@@ -129,10 +127,9 @@ class Actors:
         before = self._timestep
         is_first = np.asarray(before.step_type) == StepType.FIRST
         acted, self._state = act(params, self._state, before.observation, is_first, hypers, static=self._static)
-        actions = np.asarray(acted.actions)
-        after = self._timestep = self._environment.step(actions)
-        if self._recorders:
-            self._record(before, acted, actions, after)
+        after = self._timestep = self._environment.step(np.asarray(acted.actions))
+        if self._recorder is not None:
+            self._recorder.record(before, acted, after)
         ended = np.asarray(before.step_type) == StepType.LAST
         self.frames += int((~ended).sum())
         self._returns[ended] = 0
@@ -140,21 +137,10 @@ class Actors:
         over = np.flatnonzero(np.asarray(after.step_type) == StepType.LAST).tolist()
         return [(index, float(self._returns[index])) for index in over]
 
-    def _record(self, before: BatchedTimeStep, acted: Acted, actions: Any, after: BatchedTimeStep) -> None:  # noqa: ANN401
-        ended = (np.asarray(before.step_type) == StepType.LAST).tolist()
-        logits, core_state = np.asarray(acted.logits), [np.asarray(part) for part in acted.core_before]
-        for index, timestep in enumerate(_each(after)):
-            recorder = self._recorders[index]
-            if ended[index]:
-                recorder.add_first(timestep)
-            else:
-                extras = {"core_state": tuple(part[index] for part in core_state), "logits": logits[index]}
-                recorder.add(actions[index], timestep, extras)
-
     def close(self) -> None:
         """Abandons the episodes in progress."""
-        for recorder in self._recorders:
-            recorder.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
     def __enter__(self) -> Self:
         return self
@@ -164,27 +150,35 @@ class Actors:
 
 
 class _Recorder:
-    """The adders of one environment."""
+    """Writes the steps of N environments."""
 
-    def __init__(self, replay: Replay) -> None:
-        self._items = replay.adder()
-        self._windows = replay.window_adder()
+    def __init__(self, replay: Replay, first: BatchedTimeStep) -> None:
+        number = len(first.step_type)
+        self._adders = [replay.adder() for _ in range(number)]
+        self._windows = replay.window_recorder(number)
+        for adder, timestep in zip(self._adders, _each(first), strict=True):
+            adder.add_first(timestep)
 
-    def add_first(self, timestep: TimeStep) -> None:
-        self._items.add_first(timestep)
+    def record(self, before: BatchedTimeStep, acted: Acted, after: BatchedTimeStep) -> None:
+        """Records a step: the time steps before and after it."""
         if self._windows is not None:
-            self._windows.add_first(_without_oar(timestep))
-
-    def add(self, action: Any, timestep: TimeStep, extras: Any) -> None:  # noqa: ANN401, an array and a nest
-        self._items.add(action, timestep, extras)
-        if self._windows is not None:
-            self._windows.add(action, _without_oar(timestep))
+            self._windows.record(before, after)
+        actions, logits = np.asarray(acted.actions), np.asarray(acted.logits)
+        core_state = [np.asarray(part) for part in acted.core_before]
+        ended = (np.asarray(before.step_type) == StepType.LAST).tolist()
+        for index, (adder, timestep) in enumerate(zip(self._adders, _each(after), strict=True)):
+            if ended[index]:
+                adder.add_first(timestep)
+            else:
+                extras = {"core_state": tuple(part[index] for part in core_state), "logits": logits[index]}
+                adder.add(actions[index], timestep, extras)
 
     def close(self) -> None:
         # The queue may be full, and the caller may not read it any more.
-        self._items.close(timeout=0)
+        for adder in self._adders:
+            adder.close(timeout=0)
         if self._windows is not None:
-            self._windows.close(timeout=0)
+            self._windows.close()
 
 
 def _each(timestep: BatchedTimeStep) -> Any:  # noqa: ANN401, an iterator of dm_env.TimeStep
@@ -192,7 +186,3 @@ def _each(timestep: BatchedTimeStep) -> Any:  # noqa: ANN401, an iterator of dm_
     observation, action, reward = timestep.observation
     oars = map(OAR, observation, action, reward)
     return map(TimeStep, np.asarray(timestep.step_type).tolist(), timestep.reward, timestep.discount, oars)
-
-
-def _without_oar(timestep: TimeStep) -> TimeStep:
-    return timestep._replace(observation=timestep.observation.observation)

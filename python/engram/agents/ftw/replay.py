@@ -10,20 +10,16 @@ import numpy as np
 
 import engram
 from engram import ArraySpec, rate_limiters
-from engram.adders.multi_sequence import MultiSequenceAdder
 from engram.adders.rnn_sequence import NonOverlappingRNNSequenceAdder
-from engram.adders.step import MaskedStep, Step, map_leaves
+from engram.adders.step import MaskedStep, map_leaves
 from engram.agents.ftw.config import ReplayConfig
 from engram.agents.ftw.trajectory import Batch, Windows
+from engram.agents.ftw.windows import NONZERO_REWARD, ZERO_REWARD, WindowRecorder, window_signature
 
 QUEUE = "queue"
 """Items of the actor-critic's losses: in order, each once."""
 PIXEL_CONTROL = "uniform_replay_buffer_pixel_control"
 """The newest of these items, for pixel control."""
-NONZERO_REWARD = "replay_buffer_nonzero_reward_prediction"
-"""Windows that a reward other than zero follows; of events, if any is other than zero."""
-ZERO_REWARD = "replay_buffer_zero_reward_prediction"
-"""Windows that a reward of zero follows."""
 
 
 class Replay:
@@ -44,7 +40,8 @@ class Replay:
         """
         self.config = config
         self._item = item_signature(row, config.sequence_length)
-        self._window = window_signature(row, config.reward_prediction_sequence_length)
+        length = config.reward_prediction_sequence_length
+        self._window = window_signature(row.observation.observation, row.reward, length)
         self.store = engram.Store(make_tables(config, self._item, self._window), seed=seed)
 
     def can_sample_queue(self) -> bool:
@@ -79,7 +76,7 @@ class Replay:
                 sample(table, size).data if ready else _zeros(self._window, size)
                 for table in (ZERO_REWARD, NONZERO_REWARD)
             )
-            windows = Windows(zero.observation, nonzero.observation, nonzero.reward[:, -1])
+            windows = Windows(zero.observation, nonzero.observation, nonzero.reward)
         return Batch(items, control, windows, np.float32(ready))
 
     def adder(self, *, timeout: float | None = None) -> NonOverlappingRNNSequenceAdder:
@@ -97,22 +94,11 @@ class Replay:
             timeout=timeout,
         )
 
-    def window_adder(self) -> MultiSequenceAdder | None:
-        """Returns an adder of one environment's windows, or None if reward prediction is off.
-
-        Its observations are what the torso receives: frames without action and reward.
-        """
+    def window_recorder(self, num_envs: int) -> WindowRecorder | None:
+        """Returns a recorder of the windows of `num_envs` environments, or None if reward prediction is off."""
         if not self.config.use_reward_prediction:
             return None
-        filters = {NONZERO_REWARD: _ends_with_reward, ZERO_REWARD: lambda rows: not _ends_with_reward(rows)}
-        return MultiSequenceAdder(
-            self.store,
-            dict.fromkeys(filters, self.config.reward_prediction_sequence_length),
-            dict.fromkeys(filters, 1),
-            should_insert_fns=filters,
-            pad_end_of_episode=False,
-            final_row=False,  # its reward was not observed
-        )
+        return WindowRecorder(self.store, num_envs, self.config.reward_prediction_sequence_length)
 
     def close(self) -> None:
         """Closes the store."""
@@ -164,20 +150,9 @@ def item_signature(row: MaskedStep, sequence_length: int) -> MaskedStep:
     return signature._replace(extras={**signature.extras, "core_state": first_state})
 
 
-def window_signature(row: MaskedStep, length: int) -> Step:
-    """Returns the signature of windows, given one row of an item: `Step` `[length, ...]` of frames, without extras."""
-    frames = Step(row.observation.observation, row.action, row.reward, row.discount, row.start_of_episode)
-    signature: Step = _signature(frames, length)
-    return signature
-
-
 def _signature(row: Any, length: int) -> Any:  # noqa: ANN401, nests
     return map_leaves(lambda leaf: ArraySpec((length, *np.shape(leaf)), np.asarray(leaf).dtype), row)
 
 
 def _zeros(signature: Any, batch_size: int) -> Any:  # noqa: ANN401, nests
     return map_leaves(lambda spec: np.zeros((batch_size, *spec.shape), spec.dtype), signature)
-
-
-def _ends_with_reward(rows: list[Step]) -> bool:
-    return bool(np.any(rows[-1].reward))
