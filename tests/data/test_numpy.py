@@ -382,7 +382,7 @@ def test_blocks_are_as_large_as_batches_and_item_sizes_allow(block_sizes, table,
     with Store([table]) as store:
         for _ in range(4):
             insert(store, np.zeros(shape, np.uint8))  # zeros: compressed to almost nothing
-        list(dataset(store, "t", max_batches=80, timeout=0.2, **options))
+        list(dataset(store, "t", max_batches=80, timeout=2.0, **options))
     assert block_sizes == expected
 
 
