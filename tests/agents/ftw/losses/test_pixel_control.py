@@ -193,7 +193,7 @@ def test_the_loss_of_decomposed_actions_is_the_sum_over_the_groups(losses, cell_
     np.testing.assert_allclose(total, sum(part.sum() for part in parts), rtol=1e-12)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("rlax") is None, reason="needs rlax, which is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("rlax") is None, reason="needs rlax, which needs a nightly release")
 def test_rlax_computes_the_same(losses):
     import rlax  # noqa: PLC0415, optional
 

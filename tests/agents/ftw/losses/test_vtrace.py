@@ -164,7 +164,7 @@ def test_a_mask_of_ones_changes_nothing(vtrace):
     np.testing.assert_array_equal(masked.pg_advantages, unmasked.pg_advantages)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("rlax") is None, reason="needs rlax, which is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("rlax") is None, reason="needs rlax, which needs a nightly release")
 def test_rlax_computes_the_same(vtrace):
     import rlax  # noqa: PLC0415, optional
 

@@ -3,6 +3,7 @@
 import json
 
 import ftw_fixtures
+import numpy as np
 import pytest
 
 
@@ -31,3 +32,22 @@ def float64():
 
     with jax.enable_x64(new_val=True):
         yield
+
+
+@pytest.fixture
+def helpers():
+    import ftw_networks  # noqa: PLC0415 - needs JAX, an extra that is not needed to collect the tests
+
+    return ftw_networks
+
+
+@pytest.fixture
+def jax():
+    import jax  # noqa: PLC0415 - an extra, not needed to collect the tests
+
+    return jax
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)

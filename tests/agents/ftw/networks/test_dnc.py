@@ -11,20 +11,6 @@ BATCH, IN_SIZE, HIDDEN, OUT_SIZE = 3, 3, 5, 2
 
 
 @pytest.fixture
-def helpers():
-    import ftw_networks  # noqa: PLC0415 - needs JAX, an extra that is not needed to collect the tests
-
-    return ftw_networks
-
-
-@pytest.fixture
-def jax():
-    import jax  # noqa: PLC0415 - an extra, not needed to collect the tests
-
-    return jax
-
-
-@pytest.fixture
 def access(helpers):
     return helpers.with_normal_leaves(helpers.shapes_of(helpers.networks.MemoryAccess, HIDDEN, 6, 4, 2, 2))
 

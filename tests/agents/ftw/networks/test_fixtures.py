@@ -7,13 +7,6 @@ from ftw_fixtures import TOLERANCE, arrays
 pytestmark = [pytest.mark.jax, pytest.mark.usefixtures("float64")]
 
 
-@pytest.fixture
-def helpers():
-    import ftw_networks  # noqa: PLC0415 - needs JAX, an extra that is not needed to collect the tests
-
-    return ftw_networks
-
-
 def assert_close(actual, expected):
     np.testing.assert_allclose(actual, expected, **TOLERANCE, strict=True)
 

@@ -14,13 +14,6 @@ RESIDUAL_HINT = "must have 64 channels and stride 1, to keep the shape of its in
 
 
 @pytest.fixture
-def helpers():
-    import ftw_networks  # noqa: PLC0415 - needs JAX, an extra that is not needed to collect the tests
-
-    return ftw_networks
-
-
-@pytest.fixture
 def networks(helpers):
     return helpers.networks
 

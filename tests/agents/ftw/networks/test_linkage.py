@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from dnc_weights import weights
 
 pytestmark = pytest.mark.jax
 
@@ -13,16 +14,6 @@ def linkage():
     from engram.agents.ftw.networks.dnc import linkage  # noqa: PLC0415 - an extra, not needed to collect the tests
 
     return linkage
-
-
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
-def weights(rng, *shape):
-    """Random weights whose sum over the last axis is at most 1."""
-    return (rng.dirichlet(np.ones(shape[-1]), shape[:-1]) * rng.uniform(size=(*shape[:-1], 1))).astype(np.float32)
 
 
 def one_hot(slot):

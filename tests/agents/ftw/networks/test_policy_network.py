@@ -10,20 +10,6 @@ pytestmark = pytest.mark.jax
 STEPS, BATCH = 4, 2
 
 
-@pytest.fixture
-def helpers():
-    import ftw_networks  # noqa: PLC0415 - needs JAX, an extra that is not needed to collect the tests
-
-    return ftw_networks
-
-
-@pytest.fixture
-def jax():
-    import jax  # noqa: PLC0415 - an extra, not needed to collect the tests
-
-    return jax
-
-
 def assert_close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=1e-6)
 

@@ -18,20 +18,6 @@ STEPS, BATCH = 7, 3
 IN_SIZE, HIDDEN, DIMENSIONS = 5, 4, 2
 
 
-@pytest.fixture
-def helpers():
-    import ftw_networks  # noqa: PLC0415 - needs JAX, an extra that is not needed to collect the tests
-
-    return ftw_networks
-
-
-@pytest.fixture
-def jax():
-    import jax  # noqa: PLC0415 - an extra, not needed to collect the tests
-
-    return jax
-
-
 def make_rpth(helpers, *, memory=False, **options):
     """A small RPTH, with or without a memory."""
 
