@@ -48,6 +48,20 @@ def test_the_buffers_of_alf_name_their_extra(hide, module):
 
 
 @pytest.mark.parametrize(
+    ("module", "package", "text"),
+    [
+        ("engram.envs", "dm_env", "engram.envs needs dm_env"),
+        ("engram.envs.gymnasium", "gymnasium", "engram.envs.gymnasium needs Gymnasium"),
+        ("engram.agents.ftw.losses.vtrace", "jax", "engram.agents needs JAX"),
+    ],
+)
+def test_environments_and_losses_name_their_extra(hide, module, package, text):
+    hide(package, "engram.envs", "engram.agents")
+    with raises(ModuleNotFoundError, f"{text}, which is not installed; install it with `pip install 'engram[agents]'`"):
+        importlib.import_module(module)
+
+
+@pytest.mark.parametrize(
     ("name", "package", "text"),
     [
         ("train", "gymnasium", "engram.agents needs Gymnasium, which is not installed"),

@@ -8,6 +8,7 @@ from support import raises, run_python
 import engram
 
 HEAVY = {"gymnasium", "jax", "matplotlib", "minari", "optax", "pyarrow", "ray", "rich", "tensorflow", "torch", "typer"}
+HEAVY |= {"equinox"}
 
 
 def test_import_loads_nothing_else():
@@ -33,6 +34,7 @@ def test_import_alone_loads_no_framework_agent_or_command():
         "engram.cli.",
         "engram.compat.",
         "engram.data.",
+        "engram.envs.",
         "engram.gymnasium.",
         "engram.minari.",
         "engram.parquet.",

@@ -9,6 +9,8 @@ _PACKAGES = {
     "PIL": "Pillow",
     "ale_py": "the Arcade Learning Environment (ale-py)",
     "cv2": "OpenCV",
+    "dm_env": "dm_env",
+    "equinox": "Equinox",
     "google": "protobuf",
     "google.protobuf": "protobuf",
     "gymnasium": "Gymnasium",

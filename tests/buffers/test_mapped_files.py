@@ -204,8 +204,11 @@ def test_a_file_has_one_buffer_at_a_time(tmp_path):
     buffer = numbered(path, 3)
     with pytest.raises(StorageError) as caught:
         numbered(path)
-    assert str(caught.value).startswith(f"{path} is already open in this process (since 20")
-    assert str(caught.value).endswith(" UTC); close that buffer first")
+    assert str(caught.value).startswith(f"{path} is in use by this process (since 20")
+    assert str(caught.value).endswith(
+        " UTC), according to the file: close that buffer first; if this process does not have it open, a process in "
+        "another container does: close the buffer there first"
+    )
     code = f"""
 from engram.buffers import MappedFile, ReplayBuffer
 from engram.errors import StorageError
@@ -314,7 +317,7 @@ def test_the_buffer_must_be_that_of_the_file(tmp_path):
     path = tmp_path / "file"
     numbered(path, 3).close()
     before = path.read_bytes()
-    other_size = "for another size, save the buffer, and restore it into another file"
+    other_size = "for another `capacity`, save the buffer and restore it into another file; `num_envs` cannot change"
     for capacity, num_envs, got in [
         (22, 2, "2 environments with 11 steps each"),
         (20, 4, "4 environments with 5 steps each"),

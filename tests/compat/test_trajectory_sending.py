@@ -99,7 +99,7 @@ def test_later_chunks_have_sixteen_steps_or_sixteen_kib(client, size, steps):
         assert sample_item(client, "t")[0][0] == value
     for value in range(10, 9 + steps):
         write(value)
-    assert f"writers hold {steps - 1} more item" in client._store.info()["t"].blocked
+    assert f"writers hold {steps - 1} items for this or other tables" in client._store.info()["t"].blocked
     write(9 + steps)
     writer.append([np.zeros(size, np.float32)])
     assert [sample_item(client, "t")[0][0] for _ in range(steps)] == list(range(10, 10 + steps))
@@ -163,7 +163,7 @@ def test_columns_share_the_longest_configured_chunk(client):
     for value in range(2):
         writer.append({"a": value, "b": value})
         writer.create_item("t", 1.0, writer.history["a"][-1])
-    assert "writers hold 2 more items in unfinished chunks" in client._store.info()["t"].blocked
+    assert "writers hold 2 items for this or other tables in unfinished chunks" in client._store.info()["t"].blocked
     writer.append({"a": 2, "b": 2})
     writer.create_item("t", 1.0, writer.history["a"][-1])
     assert [sample_item(client, "t") for _ in range(3)] == [[0], [1], [2]]

@@ -167,7 +167,7 @@ def test_steps_are_yielded_in_order(lengths, batch_size, max_batches, drop_remai
     with Store([queue()]) as store:
         fill(store, lengths)
         options = {"batch_size": batch_size, "max_batches": max_batches, "drop_remainder": drop_remainder}
-        elements = list(dataset(store, "t", steps=True, timeout=0.05, **options))
+        elements = list(dataset(store, "t", steps=True, timeout=0.2, **options))
     size = batch_size or 1
     batches = [slice(start, start + size) for start in range(0, len(steps), size)]
     batches = [batch for batch in batches if batch.stop <= len(steps) or not drop_remainder][:max_batches]
@@ -382,7 +382,7 @@ def test_blocks_are_as_large_as_batches_and_item_sizes_allow(block_sizes, table,
     with Store([table]) as store:
         for _ in range(4):
             insert(store, np.zeros(shape, np.uint8))  # zeros: compressed to almost nothing
-        list(dataset(store, "t", max_batches=80, timeout=0.2, **options))
+        list(dataset(store, "t", max_batches=80, timeout=2.0, **options))
     assert block_sizes == expected
 
 

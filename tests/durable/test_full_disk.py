@@ -4,6 +4,7 @@ A limit on the size of files simulates a full disk: it needs no privileges, and 
 """
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -14,8 +15,8 @@ import numpy as np
 import pytest
 from support import raises, wait_until
 
-from engram import Store, Table, selectors
-from engram.errors import StorageError
+from engram import Pattern, Store, Table, selectors
+from engram.errors import BackpressureError, DeadlineExceededError, StorageError
 
 ITEM_BYTES = 1_000
 """Size of an item's content."""
@@ -180,6 +181,24 @@ def has_no_space_for_chunks(path, durability):
     kill_this_process()
 
 
+def has_a_disk_that_does_not_write(path, durability):
+    """Prints the errors of `insert_batch` and of a writer while the log is a full pipe, so that writing to it waits."""
+    store = Store.open(path, tables(), durability=durability)
+    log = next(file for file in Path("/proc/self/fd").iterdir() if "/log-" in os.path.realpath(file))
+    os.dup2(os.pipe()[1], int(log.name))
+    x = np.random.default_rng(0).integers(0, 256, (100, 1 << 20), np.uint8)
+    writer = store.pattern_writer([Pattern("drawn", num_steps=1)], timeout=0.5)
+    try:
+        with pytest.raises(DeadlineExceededError) as batch_error:
+            store.insert_batch("drawn", {"x": x}, timeout=0.5)
+        with pytest.raises(BackpressureError) as writer_error:
+            for row in x:
+                writer.append({"x": row})
+        os.write(1, f"{batch_error.value}\n{writer_error.value}\n".encode())
+    finally:
+        kill_this_process()
+
+
 def run_in_process(call, path, durability, file=__file__):
     """Runs a function of the module `file` in another process until the function kills it; returns its output."""
     arguments = [sys.executable, file, call.__name__, str(path), durability]
@@ -222,6 +241,19 @@ def test_a_checkpoint_without_space_fails_and_loses_nothing(tmp_path):
 def test_chunks_are_written_when_there_is_space_again(tmp_path):
     run_in_process(has_no_space_for_chunks, tmp_path / "store", "none")
     assert queued(tmp_path / "store") == (list(range(200)), ())
+
+
+def test_a_disk_that_cannot_keep_up_is_named(tmp_path):
+    batch, writer = run_in_process(has_a_disk_that_does_not_write, tmp_path / "store", "process").splitlines()
+    assert re.fullmatch(
+        r"table `drawn` did not accept all items within 0.5 s; it has the first \d\d of 100 items; the disk cannot "
+        "keep up: the buffer of unwritten changes stayed full",
+        batch,
+    )
+    assert writer == (
+        "the disk cannot keep up: the buffer of unwritten changes stayed full for 0.5 s (`timeout`); write more "
+        'slowly, or use durability="none"'
+    )
 
 
 OPEN_WITH_LIMIT = """

@@ -346,7 +346,8 @@ except engram.errors.DeadlineExceededError as error:
     assert output == (
         f"{path}, rows 0 to 2: table `t` did not accept all items; it has the first 1 of 3 items; `t`: inserting "
         "waits: Queue(1) is full: 1 inserted item is not sampled yet; this is the only thread of the process, so "
-        "nothing is sampled while it waits: sample in another thread meanwhile, or read into a table that does not wait\n"
+        "nothing is sampled while it waits: sample in another thread meanwhile, or read into a table that does not "
+        "wait\n"
     )
 
 

@@ -87,7 +87,7 @@ def test_the_message_mentions_items_that_writers_have_not_sent(open_store, caplo
     with store.pattern_writer([Pattern("t", num_steps=1)], chunk_length=10) as writer:
         writer.append({"x": 1})
         caller = BackgroundCall(lambda: sample_x(store, "t", 1))
-        note = "; writers hold 1 more item in unfinished chunks; call `flush` to send it"
+        note = "; writers hold 1 item for this or other tables in unfinished chunks; call `flush` to send it"
         wait_until(lambda: any(text.endswith(note) for text in caplog.messages))
     assert caller.result() == [[1]]
 

@@ -231,8 +231,8 @@ def test_the_blocking_reason_mentions_items_in_unfinished_chunks(open_store):
             writer.append({"x": value})
             writer.create_item("t", num_steps=1)
         text = (
-            "`t`: sampling waits: the table is empty (MinSize); writers hold 2 more items in unfinished "
-            "chunks; call `flush` to send them"
+            "`t`: sampling waits: the table is empty (MinSize); writers hold 2 items for this or other tables "
+            "in unfinished chunks; call `flush` to send them"
         )
         assert (writer.pending_items, store.info()["t"].size, store.info()["t"].blocked) == (2, 0, text)
         with raises(DeadlineExceededError, f"table `t` had 0 of 1 sample available within 0 s; {text}"):

@@ -286,13 +286,13 @@ pub fn derive_number(entropy: u64, number: u64) -> u64 {
     SplitMix64::seed_from_u64(entropy.wrapping_add(number)).next_u64()
 }
 
-/// Returns a note about this many items in unfinished chunks; `None` if there are none.
+/// Returns a note about this many items of all tables in unfinished chunks; `None` if there are none.
 #[must_use]
 pub fn unsent_items_note(items: u64) -> Option<String> {
     (items > 0).then(|| {
         let them = if items == 1 { "it" } else { "them" };
-        let items = count(items, "more item");
-        format!("writers hold {items} in unfinished chunks; call `flush` to send {them}")
+        let items = count(items, "item");
+        format!("writers hold {items} for this or other tables in unfinished chunks; call `flush` to send {them}")
     })
 }
 

@@ -573,11 +573,4 @@ impl Table {
         locked.check_open()?;
         locked.state.check_sample(n)
     }
-
-    /// Why samples are blocked now, as a suffix for a timeout's error text; empty if they are not.
-    pub(crate) fn sampling_blocked_reason(&self) -> String {
-        self.info()
-            .sampling_blocked
-            .map_or_else(String::new, |why| format!("; {why}"))
-    }
 }

@@ -10,6 +10,10 @@ use engram_core::{Draw, Error, Lsn, OpSink, Result};
 use crate::lease::{Lease, Sample};
 use crate::table::{QueueState, Table};
 
+/// The reason for a sample that waited because all items were drawn, once its own are back in the table.
+const NO_OTHER_ITEM: &str =
+    "the table has no other item to sample: insert more, or sample fewer at once";
+
 /// A pending insert. Dropping it withdraws the items that are not in the table yet.
 #[derive(Debug)]
 pub struct InsertTicket {
@@ -178,7 +182,7 @@ impl SampleTicket {
     /// # Errors
     /// [`Error::DeadlineExceeded`] with the number of items drawn.
     pub fn cancel(mut self, seconds: f64) -> Result<Sample> {
-        let reason = self.table.sampling_blocked_reason();
+        let before = self.table.info();
         if let Some(id) = self.id.take() {
             match self.table.withdraw_sample(id, self.leased) {
                 Ok(draws) => self.draws = draws,
@@ -192,6 +196,17 @@ impl SampleTicket {
                     } else {
                         ""
                     };
+                    // If the limiter did not block it, it waited because all items were drawn: by it, or by others too.
+                    let was_limited = before.stats.limiter.why_sampling_waits().is_some();
+                    let blocked = if drawn > 0 && !was_limited {
+                        self.table
+                            .info()
+                            .sampling_blocked
+                            .or_else(|| Some(NO_OTHER_ITEM.into()))
+                    } else {
+                        before.sampling_blocked
+                    };
+                    let reason = blocked.map_or_else(String::new, |why| format!("; {why}"));
                     return Err(Error::DeadlineExceeded(format!(
                         "table `{}` had {drawn} of {} available within {seconds} s{minimum}{returned}{reason}",
                         self.table.options().name,

@@ -198,7 +198,7 @@ impl InsertBatchCall<'_> {
         while keys.len() < len {
             py.check_signals()?;
             if !outbox.wait_for_journal(py, deadline)? {
-                return Ok(WaitEnd::TimedOut);
+                return Ok(WaitEnd::JournalFull);
             }
             let items = builder.next_items(keys.len()..len);
             let priorities = self.priorities.get(if self.has_priority_per_item {
@@ -238,7 +238,12 @@ impl InsertBatchCall<'_> {
         keys: Vec<u64>,
         len: usize,
     ) -> PyResult<Vec<u64>> {
-        let reason = outbox.blocked_reason(py);
+        let reason = match waited {
+            WaitEnd::JournalFull => {
+                "; the disk cannot keep up: the buffer of unwritten changes stayed full".into()
+            }
+            _ => outbox.blocked_reason(py),
+        };
         let engine = outbox.engine().cloned();
         let left = outbox.withdraw(py);
         if left == Some(0) && keys.len() == len {

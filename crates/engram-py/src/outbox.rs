@@ -42,6 +42,8 @@ pub(crate) enum WaitEnd {
     Done,
     /// At the deadline.
     TimedOut,
+    /// At the deadline, while the journal's buffer was full. Waits for tables do not end so.
+    JournalFull,
     /// No other thread could end it.
     Deadlock,
 }

@@ -30,7 +30,7 @@ use crate::wire::{decode_error, decode_info, decode_options, encode_limits, enco
 use crate::{MAX_BATCH_BYTES, pb, random_u64};
 use changes::ChangeSender;
 use connect::{Connection, Connector};
-use connect_errors::{NO_RESPONSE, describe_call_failure};
+use connect_errors::{OTHER_CALL_CONNECTS, describe_call_failure};
 use reconnecting_stream::closed_error;
 use sample_requests::{SampleRequests, SampleStreams};
 
@@ -540,7 +540,7 @@ async fn send_with_retry(
         let mut open = {
             // Another call may hold the lock for a while, because it is connecting.
             let slot = timeout_at(connector.latest_response(started), connection.lock()).await;
-            let mut slot = slot.map_err(|_| connector.unreachable(NO_RESPONSE))?;
+            let mut slot = slot.map_err(|_| connector.unreachable(OTHER_CALL_CONNECTS))?;
             // A call that must not be repeated needs a connection that still works.
             if !can_be_repeated(&call)
                 && let Some(open) = &mut *slot

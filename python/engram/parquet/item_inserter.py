@@ -105,8 +105,8 @@ class ItemInserter:
         if error is None:
             self._writer.close(self._timeout)
         else:
-            # Abandons an item that the table has not accepted in time, without the warning of a lost writer. No attribute
-            # keeps the native writer, so that it ends even if the error's traceback keeps this writer.
+            # Without the native writer, there is no warning about an item that the table has not accepted in time, and
+            # it is dropped even if the error's traceback keeps the writer.
             vars(self._writer).clear()
 
 

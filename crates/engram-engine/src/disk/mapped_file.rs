@@ -180,8 +180,8 @@ impl MappedFile {
             let [expected, got] = [head.size, size].map(BufferSize::describe);
             let path = path.display();
             return Err(Error::InvalidArgument(format!(
-                "{path}: the file has {expected}, and this buffer {got}; for another size, save the buffer, and restore it \
-                 into another file"
+                "{path}: the file has {expected}, and this buffer {got}; for another `capacity`, save the buffer and \
+                 restore it into another file; `num_envs` cannot change"
             )));
         }
         lock(path, &file, Some(&head))?;
@@ -466,7 +466,8 @@ fn lock(path: &Path, file: &File, head: Option<&Head>) -> Result<()> {
             let path = path.display();
             Err(Error::Storage(match since_if_this_process(&owner) {
                 Some(since) => format!(
-                    "{path} is already open in this process (since {since}); close that buffer first"
+                    "{path} is in use by this process (since {since}), according to the file: close that buffer first; if \
+                     this process does not have it open, a process in another container does: close the buffer there first"
                 ),
                 None => format!(
                     "{path} is in use by {owner}; only one process at a time can use it: close the buffer there first"

@@ -122,6 +122,28 @@ fn a_cancelled_sample_returns_its_items() {
 }
 
 #[test]
+fn a_sample_that_has_drawn_all_items_does_not_blame_others() {
+    let table = new_table(TableOptions {
+        max_times_sampled: 1,
+        ..fifo_options("t")
+    });
+    insert_items(&table, items(0..2));
+    let none_left = "table `t` had 2 of 4 samples available within 0.5 s; they were returned to it; the table has no other \
+                     item to sample: insert more, or sample fewer at once";
+    assert_eq!(
+        error_text(table.sample(4, false).unwrap().cancel(0.5)),
+        none_left
+    );
+    // If others have drawn all items, the error names them.
+    let held = table.sample(2, true).unwrap();
+    let error = error_text(table.sample(4, false).unwrap().cancel(0.5));
+    let others = "table `t` had 0 of 4 samples available within 0.5 s; `t`: sampling waits: all 2 items have reached";
+    assert!(error.starts_with(others), "{error}");
+    drop(held);
+    assert_eq!(sample_keys(&table, 2), [0, 1]);
+}
+
+#[test]
 fn a_sample_completed_before_cancel_is_returned() {
     let table = new_table(queue_options("t", 9));
     let mut ticket = table.sample(2, false).unwrap();

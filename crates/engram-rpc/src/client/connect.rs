@@ -499,6 +499,28 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixListener};
 
     use super::*;
+    use crate::client::send_with_retry;
+    use crate::pb::manage_request::Call;
+
+    #[tokio::test]
+    async fn a_call_that_only_waited_for_another_one_does_not_blame_the_server() {
+        let connector = Connector::new(ClientOptions {
+            address: "127.0.0.1:7".into(),
+            token: None,
+            tls: None,
+            reconnect_timeout: Duration::ZERO,
+        })
+        .unwrap();
+        let connection = tokio::sync::Mutex::new(None);
+        let _other_call = connection.lock().await;
+        let call = Call::Checkpoint(pb::Empty {});
+        let failed = send_with_retry(&connector, &connection, call, Instant::now()).await;
+        assert_eq!(
+            failed.err().unwrap().to_string(),
+            "the server at 127.0.0.1:7 cannot be reached: another call of this client is still connecting; tried for 0 s \
+             (`reconnect_timeout`)"
+        );
+    }
 
     #[tokio::test]
     async fn a_local_socket_that_does_not_respond_is_not_used() {

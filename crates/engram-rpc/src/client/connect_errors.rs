@@ -15,6 +15,9 @@ pub(super) const NO_CONNECTION: &str =
 pub(super) const NO_RESPONSE: &str =
     "it accepts connections, but does not respond (is it frozen, or not an Engram server?)";
 
+/// The reason for a call that waited only for the lock of another one.
+pub(super) const OTHER_CALL_CONNECTS: &str = "another call of this client is still connecting";
+
 /// What a peer is, judged by the first bytes that it sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Peer {

@@ -138,7 +138,9 @@ def _tensorflow_error(error: Exception) -> Exception | None:
         name = _TENSORFLOW_ERRORS.get(type(engine_error), "InternalError")
     else:
         return None
-    has_reverb_text = isinstance(error, UnknownTableError | UnavailableError | HandshakeError)
-    text = _reverb_text(error) if has_reverb_text else str(error)
+    if isinstance(error, UnknownTableError | UnavailableError | HandshakeError):
+        text = _reverb_text(error)
+    else:
+        text = str(error)
     errors = import_tensorflow("reverb.TFClient").errors
     return cast("Exception", getattr(errors, name)(None, None, text))

@@ -1,0 +1,188 @@
+"""Actors: N environments, one batched inference per step. They record each step for the learner."""
+
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from engram._extras import importing_extra
+from engram.adders.step import MaskedStep
+from engram.agents.ftw.actions import group_sizes
+from engram.agents.ftw.agent_networks import AgentNetworks, forget
+from engram.agents.ftw.environment import BatchedEnvironment, BatchedTimeStep, EnvironmentSpec
+from engram.agents.ftw.hypers import Hypers
+from engram.agents.ftw.networks import OAR, FtwNetwork
+from engram.agents.ftw.networks.policy_network import CoreState
+from engram.agents.ftw.replay import Replay
+from engram.agents.ftw.trajectory import pack_state
+
+with importing_extra("agents", "engram.agents"):
+    import equinox as eqx
+    import jax
+    from dm_env import StepType, TimeStep
+    from jax import Array
+
+
+class ActorState(NamedTuple):
+    """The state that `act` reads and replaces.
+
+    Attributes:
+        core: `[N, ...]`, of the core after the last step.
+        key: Random key of all later steps.
+    """
+
+    core: CoreState
+    key: Array
+
+
+class Acted(NamedTuple):
+    """What `act` chose, and what the learner needs to know about it.
+
+    Attributes:
+        actions: i32 `[N]`, or `[N, G]` if decomposed.
+        logits: f32 `[N, L]`.
+        core_before: `[N, ...]`, the core's state before the step, packed: at the start of an episode, the initial one.
+    """
+
+    actions: Array
+    logits: Array
+    core_before: tuple[Array, ...]
+
+
+@partial(jax.jit, static_argnames="static")
+def act(
+    params: Any,  # noqa: ANN401, a pytree
+    state: ActorState,
+    oar: OAR,
+    is_first: Array,
+    hypers: Hypers,
+    *,
+    static: AgentNetworks,
+) -> tuple[Acted, ActorState]:
+    """Samples an action for each environment.
+
+    Args:
+        params: Parameters of the networks.
+        state: The state.
+        oar: `[N, ...]`.
+        is_first: bool `[N]`, True at the start of an episode.
+        hypers: Hyperparameters.
+        static: What of the networks is no parameter; see `split_networks`.
+    """
+    networks: AgentNetworks = eqx.combine(params, static)
+    key, next_key = jax.random.split(state.key)
+    policy = networks.policy
+    if networks.memory:
+        before = policy.reset(state.core, is_first)
+    else:
+        oar, before = forget(oar), policy.initial_state(len(is_first))
+    actions, logits, core = policy.select_action(oar, before, key, hypers)
+    return Acted(actions, logits, pack_state(before)), ActorState(core, next_key)
+
+
+def example_row(spec: EnvironmentSpec, policy: FtwNetwork) -> MaskedStep:
+    """Returns a row of zeros of the items that actors write, which defines the tables' signatures."""
+    oar = spec.zeros()
+    core_state = jax.eval_shape(lambda: pack_state(policy.initial_state(1)))
+    core_state = tuple(np.zeros(part.shape[1:], part.dtype) for part in core_state)
+    extras = {"core_state": core_state, "logits": np.zeros(sum(group_sizes(spec.num_actions)), np.float32)}
+    return MaskedStep(oar, oar.action, oar.reward, np.float32(0), np.bool_(0), extras, np.float32(0))
+
+
+class Actors:
+    """N environments with one policy, and N adders.
+
+    Attributes:
+        frames: Transitions of all environments so far.
+    """
+
+    def __init__(
+        self, environment: BatchedEnvironment, static: AgentNetworks, replay: Replay | None, key: Array
+    ) -> None:
+        """Begins an episode in each environment.
+
+        Args:
+            environment: The environments.
+            static: What of the networks is no parameter; see `split_networks`.
+            replay: Receives the steps; None: they are not recorded.
+            key: Random key of actions and latent variables.
+        """
+        self._environment = environment
+        self._static = static
+        number = environment.num_envs
+        self._state = ActorState(static.policy.initial_state(number), key)
+        self._timestep = environment.reset()
+        self._returns = np.zeros(number)
+        self._recorder = None if replay is None else _Recorder(replay, self._timestep)
+        self.frames = 0
+
+    def step(self, params: Any, hypers: Hypers) -> list[tuple[int, float]]:  # noqa: ANN401, a pytree
+        """Does one step in each environment.
+
+        Where an episode is over, the step begins the next one.
+
+        Returns:
+            Environment and undiscounted return (of events, their sum) of each episode that this step ended.
+        """
+        before = self._timestep
+        is_first = np.asarray(before.step_type) == StepType.FIRST
+        acted, self._state = act(params, self._state, before.observation, is_first, hypers, static=self._static)
+        after = self._timestep = self._environment.step(np.asarray(acted.actions))
+        if self._recorder is not None:
+            self._recorder.record(before, acted, after)
+        ended = np.asarray(before.step_type) == StepType.LAST
+        self.frames += int((~ended).sum())
+        self._returns[ended] = 0
+        self._returns += np.asarray(after.reward).reshape(len(ended), -1).sum(1)
+        over = np.flatnonzero(np.asarray(after.step_type) == StepType.LAST).tolist()
+        return [(index, float(self._returns[index])) for index in over]
+
+    def close(self) -> None:
+        """Abandons the episodes in progress."""
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Recorder:
+    """Writes the steps of N environments."""
+
+    def __init__(self, replay: Replay, first: BatchedTimeStep) -> None:
+        number = len(first.step_type)
+        self._adders = [replay.adder() for _ in range(number)]
+        self._windows = replay.window_recorder(number)
+        for adder, timestep in zip(self._adders, _each(first), strict=True):
+            adder.add_first(timestep)
+
+    def record(self, before: BatchedTimeStep, acted: Acted, after: BatchedTimeStep) -> None:
+        """Records a step: the time steps before and after it."""
+        if self._windows is not None:
+            self._windows.record(before, after)
+        actions, logits = np.asarray(acted.actions), np.asarray(acted.logits)
+        core_state = [np.asarray(part) for part in acted.core_before]
+        ended = (np.asarray(before.step_type) == StepType.LAST).tolist()
+        for index, (adder, timestep) in enumerate(zip(self._adders, _each(after), strict=True)):
+            if ended[index]:
+                adder.add_first(timestep)
+            else:
+                extras = {"core_state": tuple(part[index] for part in core_state), "logits": logits[index]}
+                adder.add(actions[index], timestep, extras)
+
+    def close(self) -> None:
+        # The queue may be full, and the caller may not read it any more.
+        for adder in self._adders:
+            adder.close(timeout=0)
+        if self._windows is not None:
+            self._windows.close()
+
+
+def _each(timestep: BatchedTimeStep) -> Any:  # noqa: ANN401, an iterator of dm_env.TimeStep
+    """Yields the time step of each environment."""
+    observation, action, reward = timestep.observation
+    oars = map(OAR, observation, action, reward)
+    return map(TimeStep, np.asarray(timestep.step_type).tolist(), timestep.reward, timestep.discount, oars)

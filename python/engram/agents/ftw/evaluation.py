@@ -1,0 +1,51 @@
+"""Evaluation: episodes that training has not seen, with the sampled policy."""
+
+from typing import Any
+
+import numpy as np
+
+from engram._extras import importing_extra
+from engram.agents.ftw.actor import Actors
+from engram.agents.ftw.agent_networks import AgentNetworks
+from engram.agents.ftw.environment import make_environment
+from engram.agents.ftw.hypers import Hypers
+
+with importing_extra("agents", "engram.agents"):
+    import jax
+    from jax import Array
+
+
+def evaluate(
+    static: AgentNetworks,
+    params: Any,  # noqa: ANN401, a pytree
+    hypers: Hypers,
+    environment: str,
+    *,
+    num_episodes: int,
+    num_envs: int,
+    rng: np.random.Generator,
+    key: Array,
+) -> list[float]:
+    """Returns the undiscounted returns of the first episodes of `num_episodes` new environments.
+
+    One episode per environment: among the first that end, short episodes would be more frequent.
+
+    Args:
+        static: What of the networks is no parameter; see `split_networks`.
+        params: The parameters.
+        hypers: Hyperparameters.
+        environment: Name of the environment.
+        num_episodes: Number of episodes.
+        num_envs: Number of environments that step together.
+        rng: Draws the seeds of the environments.
+        key: Random key of actions and latent variables.
+    """
+    returns: list[float] = []
+    for round_key in jax.random.split(key, -(-num_episodes // num_envs)):
+        seeds = rng.integers(2**63, size=num_envs).tolist()
+        actors = Actors(make_environment(environment, seeds)[0], static, None, round_key)
+        first: dict[int, float] = {}
+        while len(first) < num_envs:
+            first = dict(actors.step(params, hypers)) | first
+        returns += [first[index] for index in range(num_envs)]
+    return returns[:num_episodes]
