@@ -25,7 +25,7 @@ def newest_of(buffer, newest):
     )
 
 
-@pytest.mark.parametrize(("fraction", "recent_draws"), [(0.01, 0), (0.26, 3), (0.5, 5), (1.0, 10)])
+@pytest.mark.parametrize(("fraction", "recent_draws"), [(0.1, 1), (0.3, 3), (0.5, 5), (1.0, 10)])
 @pytest.mark.parametrize("newest", [1, 6, 13, 100])
 def test_each_part_of_a_batch_is_uniform(fraction, recent_draws, newest):
     buffer = open_buffer(RecentMix(fraction, newest=newest))
@@ -53,11 +53,47 @@ def test_each_part_of_a_batch_is_uniform(fraction, recent_draws, newest):
     np.testing.assert_allclose(batch.importance_weights(0.5, normalize="buffer"), weights / largest, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("fraction", "size"), [(0.04, 4), (0.26, 10), (0.999, 7), (1e-4, 1)])
+def test_a_part_that_is_not_a_whole_number_of_items_is_rounded_at_random(fraction, size):
+    buffer = ReplayBuffer(1_000_000, sampler=RecentMix(fraction, newest=1), seed=0)
+    buffer.add_steps({"x": np.zeros((1, 1_000_000), np.int8)})  # the newest item is hardly ever drawn from all
+    batches = [buffer.sample(size) for _ in range(20_000)]
+    is_recent = np.stack([batch.info.position for batch in batches]) == 999_999
+    numbers = is_recent.sum(axis=1)
+    mean = fraction * size
+    assert set(numbers.tolist()) <= {int(mean), int(mean) + 1}
+    assert (is_recent == (np.arange(size) < numbers[:, None])).all()  # they are the first ones
+    variance = (mean % 1) * (1 - mean % 1)
+    assert abs(numbers.mean() - mean) < 4 * (variance / 20_000) ** 0.5
+    probability = np.where(is_recent[:9], fraction, 0) + (1 - fraction) / 1_000_000
+    np.testing.assert_allclose(np.stack([batch.info.probability for batch in batches[:9]]), probability)
+
+
 def test_the_newest_item_can_be_in_every_batch():
-    buffer = ReplayBuffer(100, sampler=RecentMix(1 / 8, newest=1), seed=0)
-    for x in range(300):
-        buffer.add({"x": x})
-        assert buffer.sample(8).data["x"][0] == x
+    for size in (8, 49):
+        buffer = ReplayBuffer(100, sampler=RecentMix(1 / size, newest=1), seed=0)
+        for x in range(300):
+            buffer.add({"x": x})
+            assert buffer.sample(size).data["x"][0] == x
+
+
+def test_the_newest_items_are_those_of_each_environment():
+    buffer = ReplayBuffer(300, 3, sampler=RecentMix(1 / 8, newest=1), seed=0)
+    ages = []
+    for x in range(302):
+        buffer.add({"x": x}, env_id=x % 3)
+        ages.append(int(x - buffer.sample(8).data["x"][0]))
+    found, counts = np.unique(ages[2:], return_counts=True)
+    assert found.tolist() == [0, 1, 2]
+    assert ((counts - 100) ** 2 / 100).sum() < 13.8  # quantile 0.999 with 2 degrees of freedom
+
+
+def test_all_items_are_equally_likely_while_no_environment_has_more_than_the_newest():
+    # With newest=10, 4 items of each of 3 environments are recent.
+    assert set(open_buffer(RecentMix(0.5, newest=10), (4, 1, 4)).sample(99).info.probability) == {1 / 9}
+    uneven = open_buffer(RecentMix(0.5, newest=10), (5, 1, 1)).sample(99).info
+    is_oldest = (uneven.env_id == 0) & (uneven.position == 0)
+    np.testing.assert_allclose(uneven.probability, np.where(is_oldest, 0.5 / 7, 0.5 / 7 + 0.5 / 6))
 
 
 def test_episodes_and_new_goals_are_mixed():

@@ -14,16 +14,17 @@ class RecentMix:
 
         buffer = ReplayBuffer(1_000_000, sampler=RecentMix(0.25, newest=10_000))
 
-    A batch of `B` items begins with `fraction * B` ones, rounded, of which each is one of the newest. The others can be
-    any, also the newest. `batch.info.probability` is the mean over the `B` draws, so that
-    `batch.importance_weights()` correct for the recent part.
+    A batch of `B` items begins with `fraction * B` ones of which each is one of the newest; if that is not a whole
+    number, it is rounded up or down at random, so that it is `fraction * B` on average. The others can be any, also the
+    newest. `batch.info.probability` is the mean over the draws, so that `batch.importance_weights()` correct for the
+    recent part.
 
     With several environments, the newest items are an equal number of each: `newest / num_envs`, rounded up, or all of
-    its items if it has fewer. Until there are more than `newest` items, all are equally likely.
+    its items if it has fewer. While no environment has more items than that, all are equally likely.
 
     Attributes:
         fraction: Part of a batch, above 0 and at most 1.
-        newest: Number of items, for all environments together.
+        newest: Number of items, for all environments together; at least one of each environment.
 
     Raises:
         InvalidArgumentError: An attribute is invalid.

@@ -1,12 +1,12 @@
 //! Draws a part of each batch from the newest items.
 
 use super::{Drawn, ItemIndex, ItemStart, Ring};
-use crate::selector::{DrawDistribution, TableRng, uniform_below};
+use crate::selector::{DrawDistribution, TableRng, uniform_below, uniform_unit};
 
 /// Which part of a batch is drawn from the newest items; the rest is drawn from all items.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RecentMix {
-    /// Part of a batch, from 0 to 1. The number of items is rounded.
+    /// Part of a batch, from 0 to 1. The number of items is rounded up or down at random, so that this is their mean part.
     pub fraction: f64,
     /// Number of newest items of each environment, at least 1.
     pub newest: usize,
@@ -27,7 +27,10 @@ impl RecentMix {
             clippy::cast_sign_loss,
             reason = "from 0 to `n`, which is far below 2^53"
         )]
-        let recent_draws = (self.fraction * n as f64).round() as usize;
+        let recent_draws = {
+            let mean = self.fraction * n as f64;
+            mean as usize + usize::from(uniform_unit(random) < mean.fract())
+        };
         let mut recent_items = 0;
         let ends = index.lens().map(|len| {
             recent_items += len.min(self.newest);
@@ -41,7 +44,7 @@ impl RecentMix {
         });
         let mut starts: Vec<ItemStart> = recent.collect();
         starts.extend(index.draw_uniformly(ring, n - recent_draws, random));
-        self.drawn(index, ring, starts, recent_draws, recent_items)
+        self.drawn(index, ring, starts, recent_items)
     }
 
     /// The result of a draw of these items.
@@ -54,25 +57,22 @@ impl RecentMix {
         index: &ItemIndex,
         ring: &Ring,
         starts: Vec<ItemStart>,
-        recent_draws: usize,
         recent_items: usize,
     ) -> Drawn {
-        let part = recent_draws as f64 / starts.len() as f64;
-        let (all, any) = (index.len(), (1.0 - part) / index.len() as f64);
-        let recent = any + part / recent_items as f64;
+        let (all, any) = (index.len(), (1.0 - self.fraction) / index.len() as f64);
+        let recent = any + self.fraction / recent_items as f64;
         let probability = |start: &ItemStart| {
             let is_recent = index.is_among_newest(ring, start, self.newest);
             if is_recent { recent } else { any }
         };
         let probabilities = starts.iter().map(probability).collect();
-        let everything_is_recent = recent_draws == starts.len() || recent_items == all;
         let distribution = DrawDistribution {
-            candidates: if recent_draws == starts.len() {
-                recent_items
+            candidates: if any > 0.0 { all } else { recent_items } as u64,
+            min_probability: if any > 0.0 && recent_items < all {
+                any
             } else {
-                all
-            } as u64,
-            min_probability: if everything_is_recent { recent } else { any },
+                recent
+            },
         };
         Drawn {
             probabilities,
