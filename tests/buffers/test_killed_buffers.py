@@ -25,6 +25,8 @@ ITEMS = [Sequences(length=4, burn_in=2), Episodes(max_length=4)]
 STEP_ELEMENTS = 4_000  # most of the time is spent writing steps
 MAX_STEPS = 8
 """Maximum number of steps of an environment per call."""
+EPISODE_STEPS = 3
+"""Number of steps of an episode that is added with `add_episode`."""
 
 
 def open_buffer(path, items):
@@ -42,6 +44,16 @@ def steps(env, positions):
     }
 
 
+def is_episode(env, position):
+    """True if `use_forever` adds the steps at this position and the next two as an episode, which no flag ends.
+
+    The step before them does not end its episode, either. Positions differ by a multiple of 77 if their flags are the
+    same.
+    """
+    number = 1_000_000 * env + position
+    return number % 7 == 2 and number % 11 not in {3, 4, 5}
+
+
 def use_forever(path, items, added, seed):
     """Adds steps, changes priorities and flushes. Prints the number of steps of each environment after each call."""
     buffer = open_buffer(path, items)
@@ -54,9 +66,15 @@ def use_forever(path, items, added, seed):
         elif action == 1 and buffer.num_items:
             keys = buffer.sample(5).info.key
             buffer.update_priorities(keys, rng.uniform(1, 2, len(keys)))
+        elif episodes := [env for env in range(NUM_ENVS) if is_episode(env, added[env])]:
+            env = int(rng.choice(episodes))
+            buffer.add_episode(steps(env, range(added[env], added[env] + EPISODE_STEPS)), env_id=env)
+            added[env] += EPISODE_STEPS
+            os.write(1, (",".join(map(str, added)) + "\n").encode())
         else:
             env_ids = rng.permutation(NUM_ENVS)[: rng.integers(1, NUM_ENVS + 1)]
-            count = int(rng.integers(1, MAX_STEPS + 1))
+            until_episode = [min(n for n in range(1, 99) if is_episode(env, added[env] + n)) for env in env_ids]
+            count = int(rng.integers(1, min(MAX_STEPS, *until_episode) + 1))
             new = [steps(env, range(added[env], added[env] + count)) for env in env_ids]
             buffer.add_steps({name: np.stack([each[name] for each in new]) for name in new[0]}, env_ids=env_ids)
             for env in env_ids:
@@ -87,6 +105,7 @@ def check(buffer, items, printed):
     for env in range(NUM_ENVS):
         # All steps that were added; and those of a call that was not finished may be there.
         assert printed[env] <= added[env] <= printed[env] + MAX_STEPS
+        assert not any(is_episode(env, added[env] - n) for n in range(1, EPISODE_STEPS))  # an episode is never cut
         positions = sorted(position for of, position in found if of == env)
         assert positions == list(range(added[env] - len(positions), added[env]))
         # The oldest steps may be missing if a call that was not finished was overwriting them.
@@ -105,8 +124,14 @@ def check_items(buffer, items, added):
     first = [max(0, count - 2 * LENGTH) // 77 * 77 for count in added]
     whole = ReplayBuffer(LENGTH * NUM_ENVS, NUM_ENVS, items=items, seed=0)
     for env in range(NUM_ENVS):
-        new = steps(env, range(first[env], added[env]))
-        whole.add_steps({name: column[None] for name, column in new.items()}, env_ids=[env])
+        position = first[env]
+        while position < added[env]:
+            if is_episode(env, position):
+                whole.add_episode(steps(env, range(position, position + EPISODE_STEPS)), env_id=env)
+                position += EPISODE_STEPS
+            else:
+                whole.add({name: column[0] for name, column in steps(env, [position]).items()}, env_id=env)
+                position += 1
     shift = {key: key + NUM_ENVS * first[key % NUM_ENVS] for key in items_by_key(whole)}
     expected = {shift[key]: item for key, item in items_by_key(whole).items()}
     found = items_by_key(buffer)

@@ -18,6 +18,8 @@ mod saved;
 mod scan;
 mod sequences;
 mod step_buffer;
+#[cfg(test)]
+mod test_buffer;
 
 use std::ops::Range;
 
@@ -309,13 +311,27 @@ impl Ring {
     /// Ends the episode of an environment with its newest step, as if that step had been truncated, although its cells
     /// do not change. Does nothing if no step is stored, or the newest one has ended its episode.
     pub fn end_episode(&mut self, env: usize) {
-        let state = self.envs[env];
+        let ended = self.begin_episode(env);
+        self.flag_ended(env, ended);
+    }
+
+    /// Makes the next step of an environment the first one of an episode. If the newest step has not ended its episode,
+    /// returns its position; [`Self::flag_ended`] must follow.
+    fn begin_episode(&mut self, env: usize) -> Option<u64> {
+        let state = &mut self.envs[env];
         if self.episode_columns.is_none() || state.stored == 0 || state.newest_end == state.added {
-            return;
+            return None;
         }
-        let newest = self.row(env, self.slot_before(state.next_slot, 1));
-        self.flags[newest] |= ENDED;
-        self.envs[env].newest_end = state.added;
+        state.newest_end = state.added;
+        Some(state.added - 1)
+    }
+
+    /// Flags the step at this position as the last one of its episode, if it was not overwritten since.
+    fn flag_ended(&mut self, env: usize, position: Option<u64>) {
+        if let Some(position) = position.filter(|position| *position >= self.oldest(env)) {
+            let row = self.row(env, self.slot(env, position));
+            self.flags[row] |= ENDED;
+        }
     }
 
     /// Removes all steps. Positions continue.

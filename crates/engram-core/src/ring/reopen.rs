@@ -110,6 +110,7 @@ impl Ring {
     /// Finds where episodes of an environment begin, and the position after its newest ended step.
     fn find_episodes(&mut self, env: usize) -> Result<()> {
         let mut newest_end = 0;
+        let mut previous = None;
         let rows: Vec<(u64, usize)> = self.stored_rows(env).collect();
         for (position, row) in rows {
             let flags = self.flags[row];
@@ -117,11 +118,38 @@ impl Ring {
                 return Err(Error::Payload(format!("a step has the flags {flags}")));
             }
             self.record_saved_start(env, position, row, flags);
+            if let Some(previous) = previous.replace(row)
+                && flags & FIRST != 0
+                && newest_end < position
+            {
+                self.flags[previous] |= ENDED; // the process was killed before it did this: see `add_episode`
+                newest_end = position;
+            }
             if flags & ENDED != 0 {
                 newest_end = position + 1;
             }
         }
         self.envs[env].newest_end = newest_end;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ring::test_buffer::{buffer_of, no_flags};
+    use crate::ring::{ENDED, FIRST, RingItems};
+
+    #[test]
+    fn a_step_before_the_first_one_of_an_episode_has_ended_its_own() {
+        let mut buffer = buffer_of(RingItems::Steps, 1, 5);
+        buffer.add(&[0], &no_flags(), 4);
+        buffer.add_episode(0, &no_flags(), 2);
+        let ring = &mut buffer.ring;
+        let expected = [ENDED, 0, 0, ENDED, FIRST]; // the first slot has the newest step
+        assert_eq!(ring.flags[..], expected);
+        ring.flags[3] = 0; // as if the process was killed before it has ended the earlier episode
+        ring.find_episodes(0).unwrap();
+        assert_eq!(ring.flags[..], expected);
+        assert_eq!(ring.envs[0].newest_end, 6);
     }
 }

@@ -131,22 +131,21 @@ impl StepBuffer {
 
     /// Adds steps; see [`Ring::add`].
     pub fn add(&mut self, envs: &[usize], columns: &[SharedBytes<'_>], steps: usize) {
-        if let Some(live) = &mut self.live {
-            for env in envs {
-                live.begin_write(*env, self.ring.envs[*env].added + steps as u64);
-            }
-        }
+        self.begin_write(envs, steps);
         self.ring.add(envs, columns, steps);
-        self.index
-            .update(&self.ring, &self.items, envs.iter().copied());
-        self.publish(envs.iter().copied());
+        self.finish_change(envs.iter().copied());
     }
 
     /// Adds a whole episode to an environment, apart from the steps before and after it.
     pub fn add_episode(&mut self, env: usize, columns: &[SharedBytes<'_>], steps: usize) {
-        self.end_episodes(&[env]);
-        self.add(&[env], columns, steps);
-        self.end_episodes(&[env]);
+        self.begin_write(&[env], steps);
+        let ended = self.ring.begin_episode(env);
+        self.ring.add(&[env], columns, steps);
+        self.ring.end_episode(env);
+        self.finish_change(std::iter::once(env));
+        // Only now: if the process is killed before, the episode is not there, and the earlier one has not ended. If it
+        // is killed here, the flag follows from that of the next step.
+        self.ring.flag_ended(env, ended);
     }
 
     /// Ends the episodes of these environments; see [`Ring::end_episode`].
@@ -154,17 +153,28 @@ impl StepBuffer {
         for env in envs {
             self.ring.end_episode(*env);
         }
-        self.index
-            .update(&self.ring, &self.items, envs.iter().copied());
-        self.publish(envs.iter().copied());
+        self.finish_change(envs.iter().copied());
     }
 
     /// Removes all steps.
     pub fn clear(&mut self) {
         self.ring.clear();
-        self.index
-            .update(&self.ring, &self.items, 0..self.ring.num_envs());
-        self.publish(0..self.ring.num_envs());
+        self.finish_change(0..self.ring.num_envs());
+    }
+
+    /// Records that slots of these environments are being overwritten by this many steps.
+    fn begin_write(&mut self, envs: &[usize], steps: usize) {
+        if let Some(live) = &mut self.live {
+            for env in envs {
+                live.begin_write(*env, self.ring.envs[*env].added + steps as u64);
+            }
+        }
+    }
+
+    /// Updates the items of these environments after their steps have changed, and publishes the new state.
+    fn finish_change(&mut self, envs: impl Iterator<Item = usize> + Clone) {
+        self.index.update(&self.ring, &self.items, envs.clone());
+        self.publish(envs);
     }
 
     /// Draws `n` items.
