@@ -171,7 +171,8 @@ class BufferModel:
         columns = {
             name: np.stack([row[name] for row in rows] + [np.zeros_like(rows[0][name])] * padding) for name in rows[0]
         }
-        return columns | {"valid": np.arange(length) < len(rows)}
+        first = [position in env.first for position in positions] + [False] * padding
+        return columns | {"valid": np.arange(length) < len(rows), "is_first": np.array(first)}
 
     def _sequence(self, env, start):
         items = self.items

@@ -6,7 +6,7 @@ import records
 from support import raises
 
 from engram import ArraySpec, selectors
-from engram.buffers import HER, Episodes, MappedFile, RecentMix, ReplayBuffer, Sequences, Steps, Transitions
+from engram.buffers import HER, Episodes, FrameStack, MappedFile, RecentMix, ReplayBuffer, Sequences, Steps, Transitions
 from engram.errors import InvalidArgumentError, SignatureError, StorageError, UnsatisfiableError
 
 PRIORITIZED = selectors.Prioritized(1.0)
@@ -45,11 +45,12 @@ def test_an_episode_is_padded_with_zeros():
     assert batch.data["x"].tolist() == [[1, 2, 3, 0, 0]] * 2
     assert batch.data["terminated"].tolist() == [[False, False, True, False, False]] * 2
     assert batch.data["valid"].tolist() == [[True, True, True, False, False]] * 2
+    assert batch.data["is_first"].tolist() == [[True, False, False, False, False]] * 2
     assert batch.info.position.tolist() == [0, 0]
 
 
 def test_unfinished_and_partly_overwritten_episodes_are_not_sampled():
-    buffer = ReplayBuffer(6, items=Episodes(max_length=4), seed=0)
+    buffer = ReplayBuffer(7, items=Episodes(max_length=4), seed=0)
     add_running(buffer, [1, 2])
     with raises(
         UnsatisfiableError,
@@ -61,7 +62,7 @@ def test_unfinished_and_partly_overwritten_episodes_are_not_sampled():
     assert contents(buffer) == [[1, 2]]
     buffer.add_episode(episode([3, 4, 5, 6]))
     assert contents(buffer) == [[1, 2], [3, 4, 5, 6]]
-    add_running(buffer, [7])
+    add_running(buffer, [7, 8])
     assert contents(buffer) == [[3, 4, 5, 6]]
 
 
@@ -69,6 +70,10 @@ def test_long_episodes_are_cut():
     buffer = ReplayBuffer(12, items=Episodes(max_length=4), seed=0)
     buffer.add_episode(episode(range(10)))
     assert contents(buffer) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    [batch] = buffer.scan()
+    # The parts of an episode can be told apart, although its last step is not marked as the last one.
+    assert batch.data["is_first"].tolist() == [[True] + [False] * 3, [False] * 4, [False] * 4]
+    assert not batch.data["truncated"].any()
     add_running(buffer, range(10, 25))
     assert contents(buffer) == [[14, 15, 16, 17], [18, 19, 20, 21]]
 
@@ -184,6 +189,9 @@ def test_episodes_are_added_to_a_buffer_of_steps():
     buffer.add_episode({"x": np.arange(3)})
     buffer.add_episode({"x": np.arange(2)})
     assert len(buffer) == 5
+    buffer = ReplayBuffer(100, seed=0)
+    buffer.add_episode(episode(range(4)) | {"terminated": np.ones(4, bool)})  # which `Steps()` do not use
+    assert len(buffer) == 4
 
 
 def test_wrong_episodes_are_rejected():
@@ -224,21 +232,41 @@ def test_wrong_episodes_are_rejected():
 def test_wrong_items_are_rejected():
     with raises(InvalidArgumentError, "Episodes: `max_length` must be at least 1; got 0"):
         Episodes(max_length=0)
-    with raises(
-        InvalidArgumentError, "`capacity` must be at least 20 for 2 environments and items of up to 10 steps; got 18"
-    ):
-        ReplayBuffer(18, 2, items=Episodes(max_length=10))
+    for capacity, transforms, least, steps in [(36, (), 38, 10), (38, [FrameStack("x", 4)], 44, 13)]:
+        with raises(
+            InvalidArgumentError,
+            f"`capacity` must be at least {least} for 2 environments and items of up to {steps} steps, each stored "
+            f"until the next one is complete; got {capacity}",
+        ):
+            ReplayBuffer(capacity, 2, items=Episodes(max_length=10), transforms=transforms)
+        assert ReplayBuffer(least, 2, items=Episodes(max_length=10), transforms=transforms).num_items == 0
     buffer = ReplayBuffer(19, items=Episodes(max_length=10))
-    with raises(
-        SignatureError,
-        "items=Episodes(...) adds `valid` to each item, so steps must not have an entry of that name; rename it",
-    ):
-        buffer.add({"valid": True, "terminated": True, "truncated": True})
+    for name in ("valid", "is_first"):
+        with raises(
+            SignatureError,
+            f"items=Episodes(...) adds `{name}` to each item, so steps must not have an entry of that name; rename it",
+        ):
+            buffer.add({name: True, "terminated": True, "truncated": True})
     with raises(
         SignatureError,
         "items=Episodes(...) needs steps with `terminated`, `truncated`; `truncated` missing; got `terminated`, `x`",
     ):
         buffer.add({"x": 1, "terminated": True})
+
+
+@pytest.mark.parametrize(("max_length", "frames"), [(1, 1), (1, 3), (4, 1), (4, 3)])
+def test_the_smallest_buffer_always_has_an_item(max_length, frames):
+    capacity = 2 * max_length + frames - 2
+    transforms = [FrameStack("x", frames)] if frames > 1 else []
+    buffer = ReplayBuffer(capacity, items=Episodes(max_length=max_length), transforms=transforms, seed=0)
+    add_running(buffer, range(max_length))
+    for x in range(max_length, 50):
+        add_running(buffer, [x])
+        assert buffer.num_items > 0
+    buffer.clear()
+    for first in range(0, 50, max_length):
+        buffer.add_episode(episode(range(first, first + max_length)))
+        assert buffer.num_items > 0
 
 
 def test_only_the_first_step_of_an_episode_has_a_key():

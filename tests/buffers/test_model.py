@@ -189,7 +189,8 @@ def run(sampler, data, storage):
     """Does random things to a buffer and to its model."""
     items = data.draw(KINDS)
     frames = data.draw(st.sampled_from([0, 0, 2, 3, 4]))
-    length = items._max_steps + max(frames - 1, 0) + data.draw(st.integers(0, 8))
+    least = 2 * items.max_length - 1 if isinstance(items, Episodes) else items._max_steps
+    length = least + max(frames - 1, 0) + data.draw(st.integers(0, 8))
     num_envs = data.draw(st.integers(1, 3))
     pair, ever = Pair(length, num_envs, items, sampler, frames=frames, storage=storage), {*range(8), 2**40}
     for _ in range(data.draw(st.integers(1, 12))):

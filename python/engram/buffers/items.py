@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from engram import _checks, _engram
 from engram.errors import SignatureError
@@ -43,11 +43,18 @@ class CompiledItems(NamedTuple):
     at_end: AtEnd
     discount: float
     structure: str  # the nest of an item
-    columns: list[OutputColumn]
+    columns: list[OutputColumn]  # those of the nest, then hidden ones
     names: list[str]
     episode_columns: tuple[int, int] | None  # numbers of the columns `terminated` and `truncated` in a step
     reward_column: int | None
     hindsight: tuple[str, float] | None = None  # strategy, and probability with which goals are replaced
+
+    def with_hidden(self, columns: Sequence[int], names: Sequence[str]) -> Self:
+        """Returns items with these columns of their first step, out of `names`, which are not part of their nest."""
+        hidden = [OutputColumn("first", column) for column in columns]
+        return self._replace(
+            columns=[*self.columns, *hidden], names=[*self.names, *(names[column] for column in columns)]
+        )
 
 
 class CompiledSampler(NamedTuple):
@@ -209,16 +216,22 @@ class Episodes:
     """Whole episodes, from their first step on, that have ended.
 
     Steps must be dicts with at least the entries `terminated` and `truncated`: bools, True at the step that ended the
-    episode. An item has all entries of its steps, with a time axis: `[B, max_length, ...]`; and `valid`, bool `[B,
-    max_length]`: True for the steps of the episode, False for the zeros that follow them. `valid.sum(axis=1)` is the
-    number of its steps.
+    episode. An item has all entries of its steps, with a time axis: `[B, max_length, ...]`; and, bool `[B,
+    max_length]`,
+
+    - `valid`: True for the steps of the episode, False for the zeros that follow them. `valid.sum(axis=1)` is their
+      number;
+    - `is_first`: True for the first step of an episode.
 
     All episodes are equally likely with `selectors.Uniform()`, whatever their environment and the number of their
     steps. With `selectors.Prioritized`, the priority of an episode is that of its first step.
 
-    An episode longer than `max_length` becomes several items: each but the last has `max_length` steps, and only the
-    last one ends with `terminated` or `truncated` True, as with `engram.gymnasium.Episodes`. An item can be sampled
-    from its last step on, until its first step is overwritten.
+    An episode longer than `max_length` becomes several items: each but the last has `max_length` steps, and
+    `is_first[:, 0]` is True only for the first. Where an episode was ended by `add_episode` or `end_episodes`, its last
+    step may have neither `terminated` nor `truncated` True.
+
+    An item can be sampled from its last step on, until its first step is overwritten. `capacity` must be at least `2 *
+    max_length - 1` for each environment, so that an item is stored until the next one is complete.
 
     Attributes:
         max_length: Maximum number of steps of an item, and length of the time axis.
@@ -242,8 +255,9 @@ class Episodes:
     def _compile(self, structure: str) -> CompiledItems:
         """Returns the items for steps of this structure."""
         step = _step_of_markers("items=Episodes(...)", structure, ("terminated", "truncated"))
-        _check_added("Episodes", step, ("valid",))
-        item = {name: _markers(entry, "all") for name, entry in step.items()} | {"valid": _Marker("valid")}
+        added = ("valid", "is_first")
+        _check_added("Episodes", step, added)
+        item = {name: _markers(entry, "all") for name, entry in step.items()} | {name: _Marker(name) for name in added}
         flags = (step["terminated"], step["truncated"])
         return _compiled("episodes", item, flags, None, length=self.max_length)
 
