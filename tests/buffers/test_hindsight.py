@@ -1,5 +1,7 @@
 """Goals are replaced by achieved ones: which steps they are from, how often, and the rewards that follow."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 from buffer_model import Env
@@ -151,20 +153,32 @@ def test_the_defaults_are_the_names_of_gymnasium_robotics():
     assert set(batch.data["discount"].tolist()) == {np.float32(0.9)}
 
 
-@pytest.mark.parametrize("items", [Steps(), Transitions(discount=0.5)])
+@pytest.mark.parametrize("items", [Steps(), Transitions(discount=0.5), Transitions(discount=0)])
 def test_episodes_can_terminate_with_the_new_goal(items):
-    her = HER(lambda a, g: (a == g) * 1.0, terminated=lambda a, g: a == g, relabel=0.5, **NAMES)
+    # One episode terminates because of its goal, one for another reason; one is truncated when it achieves its goal.
+    steps = [goal_step(number, terminated=number in {4, 9}, truncated=number == 14) for number in range(17)]
+    for number in (4, 14):
+        steps[number]["goal"] = number
+    her = HER(lambda a, g: (a == g) * 1.0, terminated=lambda a, g: a == g, relabel=0.5, strategy="episode", **NAMES)
     buffer = ReplayBuffer(100, items=items, transforms=[her], seed=0)
+    buffer.add_steps(stack(steps))
+    for batch in (buffer.sample(1000), buffer.sample(1000, out=buffer.sample(1000).data), *buffer.epoch(100)):
+        x, relabeled = batch.data["x"], batch.info.relabeled
+        reached = batch.data["achieved"] == batch.data["goal"]
+        np.testing.assert_array_equal(batch.data["reward"], np.where(relabeled, reached, 0.25))
+        terminated = np.where(relabeled, reached | (x == 9), (x == 4) | (x == 9))
+        if items == Steps():
+            np.testing.assert_array_equal(batch.data["terminated"], terminated)
+        else:
+            discount = np.where(terminated, 0, items.discount).astype(np.float32)
+            np.testing.assert_array_equal(batch.data["discount"], discount)
+
+
+def test_without_a_function_terminations_stay_as_they_were_stored():
+    buffer = ReplayBuffer(100, items=Transitions(discount=0.5), transforms=[HER(reward_of, **NAMES)], seed=0)
     buffer.add_steps(stack([goal_step(number, terminated=number == 9) for number in range(12)]))
     batch = buffer.sample(1000)
-    reached = batch.data["achieved"] == batch.data["goal"]
-    relabeled = batch.info.relabeled
-    np.testing.assert_array_equal(batch.data["reward"], np.where(relabeled, reached, 0.25))
-    terminated = np.where(relabeled, reached, batch.data["x"] == 9)
-    if items == Steps():
-        np.testing.assert_array_equal(batch.data["terminated"], terminated)
-    else:
-        np.testing.assert_array_equal(batch.data["discount"], np.where(terminated, 0, 0.5).astype(np.float32))
+    np.testing.assert_array_equal(batch.data["discount"], np.where(batch.data["x"] == 9, 0, 0.5))
 
 
 def test_functions_get_the_entries_of_the_whole_batch():
@@ -224,6 +238,57 @@ def test_goals_can_be_in_tuples():
     for name, number in [("obs", position), ("next_obs", position + 1)]:
         np.testing.assert_array_equal(np.stack(batch.data[name]), [number, np.full(20, 5), number])
     np.testing.assert_array_equal(batch.data["reward"], reward_of(position + 1, 5))
+
+
+class Observation(NamedTuple):
+    wanted: Any
+    reached: Any
+
+
+@pytest.mark.parametrize("items", [Steps(), Transitions(discount=0.5)])
+@pytest.mark.parametrize(
+    ("observation", "entries", "get"),
+    [
+        (Observation, ("wanted", "reached"), lambda obs: obs),
+        (lambda goal, reached: {0: goal, 1: reached}, ("0", "1"), lambda obs: (obs[0], obs[1])),
+        (
+            lambda goal, reached: {"a": 1, "a/b": {"": [goal]}, "c": Observation(0, reached)},
+            (r"a\/b/\0/0", "c/reached"),
+            lambda obs: (obs["a/b"][""][0], obs["c"].reached),
+        ),
+        # A goal that is a nest.
+        (
+            lambda goal, reached: {"wanted": {"a/": (goal,)}, "reached": {"a/": (reached,)}},
+            ("wanted", "reached"),
+            lambda obs: (obs["wanted"]["a/"][0], obs["reached"]["a/"][0]),
+        ),
+    ],
+)
+def test_goals_can_be_anywhere_in_a_nest(items, observation, entries, get):
+    def value(goal):
+        return goal["a/"][0] if isinstance(goal, dict) else goal
+
+    her = HER(
+        lambda achieved, goal: reward_of(value(achieved), value(goal)),
+        terminated=lambda achieved, goal: value(achieved) == value(goal),
+        goal=f"obs/{entries[0]}",
+        achieved=f"next_obs/{entries[1]}",
+        relabel=1.0,
+        strategy="final",
+    )
+    buffer = ReplayBuffer(10, items=items, transforms=[her], seed=0)
+    for number in range(5):
+        flags = {"reward": 0.5, "terminated": number == 2, "truncated": False}
+        buffer.add({"obs": observation(-1, number), "next_obs": observation(-1, number + 1), **flags})
+    batch = buffer.sample(20)
+    position = batch.info.position
+    last = np.where(position < 3, 3, 5)
+    for name, number in [("obs", position), ("next_obs", position + 1)]:
+        np.testing.assert_array_equal(get(batch.data[name]), [last, number])
+    np.testing.assert_array_equal(batch.data["reward"], reward_of(position + 1, last))
+    terminated = (position == 2) | (position == 4)
+    stated = batch.data["terminated"] if items == Steps() else batch.data["discount"] == 0
+    np.testing.assert_array_equal(stated, terminated)
 
 
 @pytest.mark.parametrize("storage", ["save", "file"])

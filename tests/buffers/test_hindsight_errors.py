@@ -52,9 +52,24 @@ def test_wrong_arguments_are_rejected():
 def test_wrong_columns_are_rejected():
     flags = {"terminated": ArraySpec((), bool), "truncated": ArraySpec((), bool)}
     goal, reward = ArraySpec((2,), np.float32), {"reward": ArraySpec((), np.float32)}
+    for following in (goal, {"a": goal}):
+        observation = {"desired_goal": following, "achieved_goal": following}
+        signature = {"obs": observation, "next_obs": observation, **reward, **flags}
+        with raises(
+            SignatureError,
+            "HER: `achieved` must be the goal that is achieved after the step's action; got `obs/achieved_goal`, but "
+            "steps also have `next_obs/achieved_goal`; use that",
+        ):
+            ReplayBuffer(10, signature=signature, transforms=[HER(reward_of, achieved="obs/achieved_goal")])
     for signature, text in [
-        ({"achieved": goal, **flags}, "HER: steps have no entry `goal`; got the columns `achieved`, `terminated`, `truncated`"),
-        ({"goal": goal, **flags}, "HER: steps have no entry `achieved`; got the columns `goal`, `terminated`, `truncated`"),
+        (
+            {"achieved": goal, **flags},
+            "HER: steps have no entry `goal`; got the columns `achieved`, `terminated`, `truncated`",
+        ),
+        (
+            {"goal": goal, **flags},
+            "HER: steps have no entry `achieved`; got the columns `goal`, `terminated`, `truncated`",
+        ),
         (
             {"goal": goal, "achieved": goal, **flags},
             "HER: steps have no entry `reward`; got the columns `achieved`, `goal`, `terminated`, `truncated`",
@@ -72,6 +87,10 @@ def test_wrong_columns_are_rejected():
         ),
         (
             {"goal": goal, "achieved": goal, "reward": {"a": goal, "b": goal}, **flags},
+            "HER: column `reward` must be one number per step; got a nest",
+        ),
+        (
+            {"goal": goal, "achieved": goal, "reward": {"a": ArraySpec((), float)}, **flags},
             "HER: column `reward` must be one number per step; got a nest",
         ),
         (
@@ -129,6 +148,35 @@ def test_wrong_results_of_functions_are_rejected():
         sample(terminated=lambda achieved, _: achieved)
 
 
+def test_rewards_are_in_the_range_of_their_column():
+    def sample(rewards, dtype):
+        buffer = ReplayBuffer(10, transforms=[HER(lambda *_: np.array(rewards), relabel=1.0, **NAMES)], seed=0)
+        buffer.add(goal_step(1) | {"reward": dtype(1)})
+        return buffer.sample(2).data["reward"]
+
+    for rewards, dtype, text in [
+        ([1, 300], np.int8, "HER: `reward` returned 300, which int8 cannot hold"),
+        ([1, -1], np.uint8, "HER: `reward` returned -1, which uint8 cannot hold"),
+        ([1.5, 2], np.int8, "HER: `reward` must return int8 or values of the same kind; it returned float64"),
+    ]:
+        with raises(InvalidArgumentError, text):
+            sample(rewards, dtype)
+    for rewards, dtype in [([-128, 127], np.int8), ([0, 255], np.uint8), ([1, 2], np.float32)]:
+        assert sample(rewards, dtype).tolist() == rewards
+        assert sample(rewards, dtype).dtype == dtype
+
+
+def test_functions_are_called_even_if_no_item_got_another_goal():
+    def sample(relabel):
+        buffer = ReplayBuffer(10, transforms=[HER(lambda *_: 1 / 0, relabel=relabel, **NAMES)], seed=0)
+        buffer.add(goal_step(1))
+        return buffer.sample(1).info.relabeled.tolist()
+
+    with pytest.raises(ZeroDivisionError):
+        sample(1e-9)
+    assert sample(0) == [False]
+
+
 @pytest.mark.parametrize("failing", ["reward", "terminated"])
 def test_a_buffer_continues_after_an_error_of_a_function(failing):
     is_failing = False
@@ -153,11 +201,13 @@ def test_a_buffer_continues_after_an_error_of_a_function(failing):
     out = buffer.sample(8).data
     other.sample(8)
     is_failing = True
-    for call in (lambda: buffer.sample(8), lambda: buffer.sample(8, out=out), lambda: next(buffer.epoch(8))):
+    epoch = buffer.epoch(8)
+    for call in (lambda: next(epoch), lambda: buffer.sample(8), lambda: buffer.sample(8, out=out)):
         with pytest.raises(ZeroDivisionError, match="of the test"):
             call()
     is_failing = False
-    other.sample(8), other.sample(8), next(other.epoch(8))
+    assert list(epoch) == []
+    next(other.epoch(8)), other.sample(8), other.sample(8)
     for each in (buffer, other):
         each.add(goal_step(40))
         assert (len(each), each.num_items) == (30, 30)

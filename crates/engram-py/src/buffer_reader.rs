@@ -106,7 +106,7 @@ impl BufferReader {
         if items == 0 {
             return Ok(None);
         }
-        let data = columns.nest(py, buffers, items)?;
-        Ok(Some(BufferBatch::new(data, drawn, this.num_envs())))
+        let arrays = columns.arrays(py, buffers, items)?;
+        Ok(Some(BufferBatch::new(arrays, drawn, this.num_envs())))
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct ReplayBuffer {
     schema: Arc<Schema>,
     /// Structure of an item.
     structure: Arc<Structure>,
-    /// Names, dtypes and shapes of the columns of an item, with the time axis.
+    /// Names, dtypes and shapes of the columns of an item, with the time axis; then those of hidden columns.
     outputs: Vec<(String, CellSpec)>,
     /// Maximum number of steps of an item.
     steps_per_item: usize,
@@ -344,7 +344,7 @@ impl ReplayBuffer {
     ) -> PyResult<BufferBatch> {
         let columns = self.item_columns();
         let bytes = columns.batch_bytes(batch_size);
-        let (data, drawn) = columns.fill(py, batch_size, out, |outputs| {
+        let (arrays, drawn) = columns.fill(py, batch_size, out, |outputs| {
             self.locked(py, bytes, |mut buffer| {
                 let drawn = buffer.draw(batch_size, replacement)?;
                 // Other threads can ask for the sizes while this one copies.
@@ -353,7 +353,7 @@ impl ReplayBuffer {
                 Ok(drawn)
             })
         })?;
-        Ok(BufferBatch::new(data, drawn, self.num_envs()))
+        Ok(BufferBatch::new(arrays, drawn, self.num_envs()))
     }
 
     /// Draws `n` sequences of `length` steps; see [`StepBuffer::draw_sequences`].
@@ -368,14 +368,14 @@ impl ReplayBuffer {
     ) -> PyResult<BufferBatch> {
         let columns = self.sequence_columns(py, length)?;
         let bytes = columns.batch_bytes(n);
-        let (data, drawn) = columns.fill(py, n, out, |outputs| {
+        let (arrays, drawn) = columns.fill(py, n, out, |outputs| {
             self.reading(py, bytes, |buffer| {
                 let drawn = buffer.draw_sequences(n, length, seed)?;
                 buffer.gather_sequences(&drawn.starts, length, outputs)?;
                 Ok(drawn)
             })
         })?;
-        Ok(BufferBatch::new(data, drawn, self.num_envs()))
+        Ok(BufferBatch::new(arrays, drawn, self.num_envs()))
     }
 
     /// Reads the slots of these positions and the `length - 1` slots after each, whichever steps they contain now.
@@ -407,7 +407,7 @@ impl ReplayBuffer {
         });
         let starts = starts.collect::<PyResult<Vec<_>>>()?;
         let bytes = columns.batch_bytes(starts.len());
-        let (data, ()) = columns.fill(py, starts.len(), out, |outputs| {
+        let (arrays, ()) = columns.fill(py, starts.len(), out, |outputs| {
             self.reading(py, bytes, |buffer| {
                 let starts =
                     (starts.iter()).map(|(env, position)| buffer.start_in_slot_of(*env, *position));
@@ -415,7 +415,7 @@ impl ReplayBuffer {
                 buffer.gather_sequences(&starts, length, outputs)
             })
         })?;
-        Ok(data)
+        Ok(arrays.data)
     }
 
     /// Reads all items once, in random order.

@@ -11,7 +11,15 @@ from engram._text import counted
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
 
-__all__ = ["as_array", "check_not_masked", "convert", "derive_signature", "env_id_array"]
+__all__ = [
+    "as_array",
+    "check_not_masked",
+    "convert",
+    "derive_signature",
+    "env_id_array",
+    "is_same_kind",
+    "unrepresentable",
+]
 
 
 def derive_signature(steps: Any, leading_axes: Sequence[str]) -> Any:  # noqa: ANN401, nests
@@ -49,18 +57,30 @@ def convert(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:  #
     """
     array = as_array(value, name)
     if array.dtype != dtype:
-        are_integers = array.dtype.kind in "iu" and dtype.kind in "iu"
-        if not are_integers and not np.can_cast(array.dtype, dtype, "same_kind"):
+        if not is_same_kind(array.dtype, dtype):
             raise SignatureError(
                 f"{_column(name)} must be {dtype}, or of the same kind; got {array.dtype}; convert it, or declare "
                 "the dtype in `signature`"
             )
-        if dtype.kind in "iu" and array.size:
-            limits = np.iinfo(dtype)
-            for extreme in (array.min(), array.max()):
-                if not limits.min <= int(extreme) <= limits.max:
-                    raise SignatureError(f"{_column(name)} has {extreme}, which {dtype} cannot hold")
+        if (extreme := unrepresentable(array, dtype)) is not None:
+            raise SignatureError(f"{_column(name)} has {extreme}, which {dtype} cannot hold")
     return np.require(array, dtype, ["C", "A"])
+
+
+def is_same_kind(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """True if values of a dtype are converted to another one."""
+    are_integers = given.kind in "iu" and dtype.kind in "iu"
+    return are_integers or np.can_cast(given, dtype, "same_kind")
+
+
+def unrepresentable(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> Any | None:  # noqa: ANN401, a scalar
+    """Returns an integer of the array that is outside the range of an integer dtype of the same kind; None without."""
+    if dtype.kind in "iu" and array.size:
+        limits = np.iinfo(dtype)
+        for extreme in (array.min(), array.max()):
+            if not limits.min <= int(extreme) <= limits.max:
+                return extreme
+    return None
 
 
 def env_id_array(values: npt.ArrayLike) -> npt.NDArray[np.int64]:

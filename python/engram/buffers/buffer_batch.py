@@ -29,7 +29,7 @@ class BufferBatchInfo:
             of steps that its environment had before it.
         probability: f64 `[B]`: probability with which a single draw chooses the item.
         priority: f64 `[B]`: priority of each item when it was drawn; None if the sampler is not Prioritized.
-        relabeled: bool `[B]`: True for the items that got another goal; None without `HER`.
+        relabeled: bool `[B]`: True for the items that got another goal; None without `HER`, and in a scan.
     """
 
     __slots__ = ("_arrays", "_native")
@@ -76,7 +76,7 @@ class BufferBatchInfo:
 
     @property
     def relabeled(self) -> npt.NDArray[np.bool_] | None:
-        """Whether each item got another goal, bool `[B]`; None without `HER`."""
+        """Whether each item got another goal, bool `[B]`; None without `HER`, and in a scan."""
         return self._optional_array("relabeled")
 
     def __repr__(self) -> str:

@@ -1,14 +1,13 @@
 """Hindsight experience replay: goals are replaced by those that were achieved."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from engram import _checks, _engram
 from engram._text import columns_text
+from engram.buffers._hindsight_rewards import GoalFunction, HindsightRewards, path_of
 from engram.buffers.items import CompiledItems, Items, OutputColumn, Steps, Transitions
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
@@ -41,13 +40,15 @@ class HER:
     - `"final"`: the last one.
     - `"episode"`: any, all equally likely.
 
-    The last stored step of an episode that has not ended yet is its newest one. The reward of such an item is computed
-    with its new goal; those of the other items stay as they were stored. `batch.info.relabeled` states which items got
-    another goal.
+    The last stored step of an episode that has not ended yet is its newest one; if the environments are reset when a
+    buffer is restored, call `end_episodes` then. The reward of an item with a new goal is computed from that; those of
+    the other items stay as they were stored. `batch.info.relabeled` states which items got another goal. `scan` returns
+    the goals as they were stored.
 
     Items must be `Steps()` or `Transitions(n_step=1)`, and steps must have the entries `reward`, `terminated` and
     `truncated`. The functions must return the same results for the same arguments, and must not change these. If one
-    raises an error, `sample` raises it.
+    raises an error, `sample` raises it, and arrays that were passed as `out` have undefined contents; an iterator of
+    `epoch` ends.
 
     Attributes:
         reward: Called with the entries `achieved` and `goal` of all items of a batch, arrays `[B, ...]`, as
@@ -59,21 +60,24 @@ class HER:
             replaced, too: `next_obs/desired_goal` for `obs/desired_goal`, `next_goal` for `goal`.
         achieved: Entry of a step with the goal that is achieved after its action, with the structure, dtypes and shapes
             of `goal`.
-        terminated: Called like `reward`; returns bools `[B]`: True if the episode terminates with a step that achieves
+        terminated: Called like `reward`; returns bools `[B]`: True if the episode terminates because the step achieves
             its goal. It determines `discount` of `Transitions` and `terminated` of `Steps`, for the items that got
-            another goal. Default: these do not depend on the goal.
+            another goal. A stored termination for another reason, such as a fall, is kept: one for which the function
+            returns False with the goal that the step had. Default: no termination depends on the goal, so that all stay
+            as they were stored. This is wrong if episodes terminate when they achieve their goal: their last steps
+            would also terminate with other goals.
 
     Raises:
         InvalidArgumentError: An attribute is invalid.
     """
 
-    reward: Callable[[Any, Any], npt.ArrayLike]
+    reward: GoalFunction
     _: KW_ONLY
     strategy: GoalStrategy = "future"
     relabel: float = 0.8
     goal: str = "obs/desired_goal"
     achieved: str = "next_obs/achieved_goal"
-    terminated: Callable[[Any, Any], npt.ArrayLike] | None = None
+    terminated: GoalFunction | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.reward):
@@ -117,6 +121,12 @@ class HER:
                 f"HER: `{self.goal}` and `{self.achieved}` of a step must have the same structure; got the columns "
                 f"{_listed(names, goals)} and {_listed(names, achieved)}"
             )
+        following = f"next_{self.achieved}"
+        if any(f"{name}/".startswith(f"{following}/") for name in names):
+            raise SignatureError(
+                f"HER: `achieved` must be the goal that is achieved after the step's action; got `{self.achieved}`, "
+                f"but steps also have `{following}`; use that"
+            )
         replaced = {}
         for (_, column), (_, source) in zip(goals, achieved, strict=True):
             following = f"next_{names[column]}"
@@ -129,28 +139,24 @@ class HER:
             else output
             for output in items.columns
         ]
-        reward = [specs[column] for _, column in _entry("reward", names)]
-        if len(reward) > 1 or reward[0].shape != ():
-            got = "a nest" if len(reward) > 1 else _described(reward[0])
+        (rest, reward), *others = _entry("reward", names)
+        if rest or others or specs[reward].shape != ():
+            got = "a nest" if rest or others else _described(specs[reward])
             raise SignatureError(f"HER: column `reward` must be one number per step; got {got}")
-        return items._replace(columns=outputs, hindsight=(self.strategy, self.relabel))
+        items = items._replace(columns=outputs, hindsight=(self.strategy, self.relabel))
+        return items if self.terminated is None else items.with_hidden([column for _, column in goals], names)
 
-    def _set_rewards(self, batch: Any, relabeled: npt.NDArray[np.bool_], items: Items) -> None:  # noqa: ANN401, a nest
-        """Sets the rewards of the items of a batch that got another goal, and whether their episodes terminated."""
-        if not relabeled.any():
-            return
-        goals = _at(batch, self.achieved), _at(batch, self.goal)
-        target = batch["reward"]
-        _write("reward", self.reward(*goals), relabeled, target)
-        if self.terminated is None:
-            return
-        terminated = _array("terminated", self.terminated(*goals), relabeled.shape)
-        if terminated.dtype != np.bool_:
-            raise InvalidArgumentError(f"HER: `terminated` must return bools; it returned {terminated.dtype}")
-        if isinstance(items, Transitions):
-            _write("terminated", np.where(terminated, 0.0, items.discount), relabeled, batch["discount"])
-        else:
-            _write("terminated", terminated, relabeled, batch["terminated"])
+    def _rewards(self, items: Items, signature: Any) -> HindsightRewards | None:  # noqa: ANN401, a nest
+        """Returns how the rewards of batches are computed, for steps that `_apply` has accepted; None if none are."""
+        if self.relabel == 0:
+            return None
+        goal = path_of(signature, self.goal)
+        nest = signature
+        for key in goal:
+            nest = nest[key]
+        discount = items.discount if isinstance(items, Transitions) else None
+        achieved, structure = path_of(signature, self.achieved), _engram.flatten(nest)[2]
+        return HindsightRewards(self.reward, self.terminated, goal, achieved, structure, discount)
 
 
 def _entry(entry: str, names: list[str]) -> list[tuple[str, int]]:
@@ -180,37 +186,3 @@ def _check_same(name: str, spec: ArraySpec, achieved: str, other: ArraySpec) -> 
 
 def _described(spec: ArraySpec) -> str:
     return f"{np.dtype(spec.dtype)}{list(spec.shape)}"
-
-
-def _at(data: Any, entry: str) -> Any:  # noqa: ANN401, nests
-    """Returns an entry of a nest."""
-    for key in entry.split("/"):
-        data = data[key] if isinstance(data, Mapping) else data[int(key)]
-    return data
-
-
-def _array(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Returns what the function of this name returned as an array, after checking that it has one value per item."""
-    if isinstance(values, np.ma.MaskedArray):
-        raise InvalidArgumentError(f"HER: `{name}` must return a value for each item; it returned a masked array")
-    try:
-        array = np.asarray(values)
-    except ValueError:  # such as lists of different lengths
-        array = np.asarray(None)
-    if array.shape != shape:
-        got = _checks.short_repr(values) if array.dtype == object else list(array.shape)
-        raise InvalidArgumentError(
-            f"HER: `{name}` must return one value per item, shape {list(shape)}; it returned {got}; it is called once "
-            "for all items of a batch"
-        )
-    return array
-
-
-def _write(name: str, values: npt.ArrayLike, where: npt.NDArray[np.bool_], target: npt.NDArray[Any]) -> None:
-    """Writes what the function of this name returned to the items that `where` selects."""
-    array = _array(name, values, where.shape)
-    if not np.can_cast(array.dtype, target.dtype, "same_kind"):
-        raise InvalidArgumentError(
-            f"HER: `{name}` must return {target.dtype} or values of the same kind; it returned {array.dtype}"
-        )
-    np.copyto(target, array, casting="same_kind", where=where)

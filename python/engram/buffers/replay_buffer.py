@@ -6,7 +6,7 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
 
@@ -17,12 +17,15 @@ from engram._text import counted
 from engram.buffers._steps import derive_signature
 from engram.buffers.buffer_batch import BufferBatch
 from engram.buffers.hindsight import HER
-from engram.buffers.items import CompiledSampler, Items, Steps, episode_columns
+from engram.buffers.items import CompiledSampler, Episodes, Items, Steps, episode_columns
 from engram.buffers.recent_mix import RecentMix
 from engram.buffers.storage import MappedFile
 from engram.buffers.transforms import Transform, checked_transforms
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError, UnsatisfiableError
 from engram.selectors import Prioritized, Uniform
+
+if TYPE_CHECKING:
+    from engram.buffers._hindsight_rewards import HindsightRewards
 
 __all__ = ["ReplayBuffer"]
 
@@ -66,8 +69,8 @@ class ReplayBuffer:
             process. Default: in memory.
 
     Raises:
-        InvalidArgumentError: An argument is invalid, or the rings are too short for one item. With a file that exists:
-            it has another `capacity` or `num_envs`.
+        InvalidArgumentError: An argument is invalid, or the rings are too short for one item, or for `Episodes` for one
+            item until the next one is complete. With a file that exists: it has another `capacity` or `num_envs`.
         SignatureError: The columns of `signature` are not supported, or not those that `items` needs. With a file that
             exists: they are not those of the file.
         OutOfMemoryError: The memory for the columns of `signature` cannot be reserved.
@@ -98,14 +101,16 @@ class ReplayBuffer:
         self._transforms = checked_transforms(transforms)
         for transform in self._transforms:
             transform._check_items(items)  # noqa: SLF001, this package's own
-        self._her = next((each for each in self._transforms if isinstance(each, HER)), None)
+        self._rewards: HindsightRewards | None = None
         lookback = max((each._lookback for each in self._transforms), default=0)  # noqa: SLF001, this package's own
         item_steps = items._max_steps + lookback  # noqa: SLF001, this package's own
-        if item_steps > self._ring_length:
+        steps_after = items.max_length - 1 if isinstance(items, Episodes) else 0  # until the next item is complete
+        if item_steps + steps_after > self._ring_length:
             environments = counted(self._num_envs, "environment")
+            until = ", each stored until the next one is complete" if steps_after else ""
             raise InvalidArgumentError(
-                f"`capacity` must be at least {item_steps * self._num_envs} for {environments} and items of up to "
-                f"{counted(item_steps, 'step')}; got {capacity}"
+                f"`capacity` must be at least {(item_steps + steps_after) * self._num_envs} for {environments} and "
+                f"items of up to {counted(item_steps, 'step')}{until}; got {capacity}"
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
         self._path: str | None = None
@@ -182,8 +187,8 @@ class ReplayBuffer:
 
         Raises:
             SignatureError: The steps differ from the signature or the first step in structure, dtype or shape.
-            InvalidArgumentError: There are no steps, or a step before the last one ends an episode; `env_id` is out of
-                range, or missing although there are several environments.
+            InvalidArgumentError: There are no steps, or a step before the last one ends an episode (not checked with
+                `Steps()`); `env_id` is out of range, or missing although there are several environments.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
             StorageError: The file of `storage` cannot be created or written.
             ClosedError: The buffer is closed.
@@ -217,7 +222,8 @@ class ReplayBuffer:
             batch_size: Number of items, `B`.
             replacement: If False, all items of the batch are different ones. Only with `Uniform`.
             out: Nest of arrays to write the data to, such as `batch.data` of an earlier batch of the same size. Its
-                arrays must be writable, in C order, and have the shapes and dtypes of the batch. Default: new arrays.
+                arrays must be writable, in C order, and have the shapes and dtypes of the batch. After an error, their
+                contents are undefined. Default: new arrays.
 
         Returns:
             The items, as `BufferBatch`; its `data` is `out` if that is given.
@@ -366,6 +372,9 @@ class ReplayBuffer:
           Without `Prioritized`, priorities are left out.
         - `seed` has no influence.
 
+        If the environments were reset since the save, call `end_episodes` after this: otherwise their steps continue
+        the episodes that were running.
+
         Args:
             path: The file.
 
@@ -477,6 +486,8 @@ class ReplayBuffer:
         items = self._items._compile(structure)  # noqa: SLF001, this package's own
         for transform in self._transforms:
             items = transform._apply(items, signature)  # noqa: SLF001, this package's own
+            if isinstance(transform, HER):
+                self._rewards = transform._rewards(self._items, signature)  # noqa: SLF001, this package's own
         if self._transforms and items.episode_columns is None:
             what = f"transforms=[{type(self._transforms[0]).__name__}(...)]"
             items = items._replace(episode_columns=episode_columns(what, structure))
@@ -523,6 +534,6 @@ class ReplayBuffer:
     def _finished(self, native: _engram.BufferBatch) -> BufferBatch:
         """Returns a batch, after setting the rewards of the items that got another goal."""
         batch = BufferBatch(native)
-        if self._her is not None and (relabeled := batch.info.relabeled) is not None:
-            self._her._set_rewards(batch.data, relabeled, self._items)  # noqa: SLF001, this package's own
+        if self._rewards is not None and (relabeled := batch.info.relabeled) is not None:
+            self._rewards.write(batch.data, relabeled, native.hidden())
         return batch
