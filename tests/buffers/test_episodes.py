@@ -71,7 +71,7 @@ def test_long_episodes_are_cut():
     buffer.add_episode(episode(range(10)))
     assert contents(buffer) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     [batch] = buffer.scan()
-    # The parts of an episode can be told apart, although its last step is not marked as the last one.
+    # This distinguishes the parts of an episode, although its last step is not marked as the last one.
     assert batch.data["is_first"].tolist() == [[True] + [False] * 3, [False] * 4, [False] * 4]
     assert not batch.data["truncated"].any()
     add_running(buffer, range(10, 25))

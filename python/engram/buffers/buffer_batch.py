@@ -93,8 +93,8 @@ class BufferBatch:
         native: The batch, as the native engine returned it.
 
     Attributes:
-        data: Nest of the items' data, with NumPy arrays `[B, ...]`, or `[B, T, ...]` for `Sequences`. The arrays own
-            their memory. Nothing changes them later, unless they are given as `out` of another call.
+        data: Nest of the items' data, with NumPy arrays `[B, ...]`, or `[B, T, ...]` for sequences and episodes. The
+            arrays own their memory. Nothing changes them later, unless they are given as `out` of another call.
         info: Keys, probabilities and other metadata, one per item.
     """
 
