@@ -1,10 +1,10 @@
-"""`python -m benchmarks.ftw`: where the time of FTW's learner and of its actors goes, and how far it is from the limit.
+"""`python -m benchmarks.ftw`: the time of the parts of FTW's learner and actors, and how far it is from the limit.
 
-Frames are random, environments cost nothing, auxiliary tasks are off. A learner step is timed beside its parts, each
-compiled on its own: the batch (waiting for the replay, and the copy to the device), the torso and the core with their
-gradients; the rest (heads, losses, optimizer) is the difference. The limit of a part is the time that its arithmetic
-takes at the speed of one large matrix product, or that its state takes at the speed of copying memory, whichever is
-longer. Figures are medians.
+Frames are random, environments cost nothing, auxiliary tasks are off. A learner step is timed, and so are its parts,
+each compiled on its own: the batch (waiting for the replay, and the copy to the device), the torso and the core with
+their gradients; the rest (heads, losses, optimizer) is the difference. The limit of a part is the time that its
+arithmetic takes at the speed of one large matrix product, or that its state takes at the speed of copying memory,
+whichever is longer. Figures are medians.
 """
 
 # ruff: noqa: ANN401, arrays and pytrees of them

@@ -1,4 +1,4 @@
-"""Repeat-copy with FTW's cores: a network must repeat the bits that it has seen, as often as it is told.
+"""Repeat-copy with FTW's cores: a network must repeat the bits that it has seen, as often as the input asks.
 
     python examples/ftw_repeat_copy.py
     python examples/ftw_repeat_copy.py --core rpth
