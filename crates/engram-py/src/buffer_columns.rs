@@ -16,6 +16,9 @@ use crate::{arrays, errors};
 /// Bytes whose copying takes about as long as reading the reward and the flags of one step of an item.
 const BYTES_PER_STEP_READ: usize = 16;
 
+/// Name of a column, and dtype and shape without the batch axis.
+pub(crate) type Column = (String, CellSpec);
+
 /// The arrays of a batch.
 #[derive(Debug)]
 pub(crate) struct BatchArrays {
@@ -30,8 +33,7 @@ pub(crate) struct BatchArrays {
 pub(crate) struct BatchColumns<'a> {
     /// The nest that contains the first of them. The others are hidden from the user.
     pub(crate) structure: &'a Structure,
-    /// Names, dtypes and shapes, without the batch axis.
-    pub(crate) columns: Cow<'a, [(String, CellSpec)]>,
+    pub(crate) columns: Cow<'a, [Column]>,
     /// Maximum number of steps that are read for an item.
     pub(crate) steps_per_item: usize,
     /// Where buffers are taken from.
@@ -66,7 +68,7 @@ impl BatchColumns<'_> {
     }
 
     /// The columns in the nest, and the hidden ones.
-    fn parts(&self) -> (&[(String, CellSpec)], &[(String, CellSpec)]) {
+    fn parts(&self) -> (&[Column], &[Column]) {
         self.columns.split_at(self.structure.names.len())
     }
 
@@ -78,7 +80,7 @@ impl BatchColumns<'_> {
     fn allocate_each(
         &self,
         py: Python<'_>,
-        columns: &[(String, CellSpec)],
+        columns: &[Column],
         items: usize,
     ) -> PyResult<Vec<PooledBytes>> {
         let buffers = columns.iter().map(|(name, cell)| {
@@ -127,7 +129,7 @@ impl BatchColumns<'_> {
 fn arrays_over(
     py: Python<'_>,
     buffers: Vec<PooledBytes>,
-    columns: &[(String, CellSpec)],
+    columns: &[Column],
     items: usize,
 ) -> PyResult<Vec<Py<PyAny>>> {
     let arrays = buffers.into_iter().zip(columns).map(|(buffer, (_, cell))| {
