@@ -53,6 +53,8 @@ class Result:
     """Seconds of training, with compilation, without evaluation."""
     params: Any
     """The parameters: `AgentNetworks` with NumPy arrays as leaves."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended the training; there is no evaluation then."""
 
 
 class Run(NamedTuple):
