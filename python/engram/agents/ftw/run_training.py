@@ -88,6 +88,7 @@ class _Training:
         run, config = self._run, self._config
         returns: list[float] = []
         interrupted = False
+        evaluated, evaluation = -1, list[float]()
         with ExitStack() as stack:
             stack.enter_context(run.replay)
             stack.enter_context(run.actors)
@@ -97,8 +98,9 @@ class _Training:
                 self._add(update)
                 returns += update.returns
                 before, frames = frames, run.actors.frames
-                if _passes(before, frames, self._run_config.evaluation_period) and frames < config.max_frames:
-                    self._evaluate()
+                if _passes(before, frames, self._run_config.evaluation_period):
+                    evaluated = frames
+                    evaluation = self._evaluate()
                 if _passes(before, frames, self._run_config.checkpoint_period):
                     with paused():
                         frames = run.actors.frames
@@ -121,12 +123,13 @@ class _Training:
                 self._save()
             params = jax.tree.map(np.asarray, run.learner.params)
             seconds = self._seconds()
-            evaluation = [] if interrupted else self._evaluate()
+            if not interrupted and evaluated != run.actors.frames:
+                evaluation = self._evaluate()
         return Result(
             config=config,
             frames=run.actors.frames,
             learner_steps=self._learner_steps,
-            evaluation=evaluation,
+            evaluation=[] if interrupted else evaluation,
             seconds=seconds,
             params=params,
             interrupted=interrupted,
