@@ -27,6 +27,7 @@ from engram.errors import InvalidArgumentError, StorageError
 
 pytestmark = [pytest.mark.jax, pytest.mark.usefixtures("quick_compilation")]
 
+
 def newest(directory):
     return RunDirectory(directory, resume=True).newest()
 

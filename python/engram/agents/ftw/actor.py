@@ -10,7 +10,7 @@ from engram._extras import importing_extra
 from engram.adders.step import MaskedStep
 from engram.agents.ftw.actions import group_sizes
 from engram.agents.ftw.agent_networks import AgentNetworks, forget
-from engram.agents.ftw.environment import BatchedEnvironment, BatchedTimeStep, EnvironmentSpec
+from engram.agents.ftw.environment import BatchedEnvironment, EnvironmentSpec
 from engram.agents.ftw.hypers import Hypers
 from engram.agents.ftw.networks import OAR, FtwNetwork
 from engram.agents.ftw.networks.policy_network import CoreState

@@ -21,8 +21,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
 from engram._extras import importing_extra
 from engram.agents.ftw.replay import Replay
 from engram.errors import InvalidArgumentError, StorageError

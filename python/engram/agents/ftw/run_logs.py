@@ -1,9 +1,9 @@
 """The logs of a run: two CSV files, and the same values for TensorBoard.
 
-    train.csv        one row per `log_period` learner steps: means of their losses and of the returns of the episodes
-                     that ended since the last row
-    evaluation.csv   one row per evaluation
-    tensorboard/     events; the step of each is the number of frames
+train.csv        one row per `log_period` learner steps: means of their losses and of the returns of the episodes
+                 that ended since the last row
+evaluation.csv   one row per evaluation
+tensorboard/     events; the step of each is the number of frames
 """
 
 import csv
@@ -69,7 +69,9 @@ class RunLogs:
             state["returns"] = np.array(self._returns)
         return state
 
-    def add(self, returns: Sequence[float], metrics: Sequence[Metrics], *, frames: int, steps: int, seconds: float) -> None:
+    def add(
+        self, returns: Sequence[float], metrics: Sequence[Metrics], *, frames: int, steps: int, seconds: float
+    ) -> None:
         """Adds the returns of episodes that ended, and learner steps.
 
         Args:
@@ -83,9 +85,8 @@ class RunLogs:
         for number, each in enumerate(metrics, steps - len(metrics) + 1):
             self._metrics.append(each)
             if number % self._period == 0:
-                # Means of float64, of the values one after the other: the same after a resume.
-                means = np.mean([_values(one) for one in self._metrics], axis=0, dtype=np.float64)
-                row = (frames, number, len(self._returns), _mean(self._returns), *means.tolist(), seconds)
+                means: list[float] = np.mean([_values(one) for one in self._metrics], axis=0).tolist()
+                row = (frames, number, len(self._returns), _mean(self._returns), *means, seconds)
                 self._write(TRAIN, row)
                 self._metrics, self._returns = [], []
 
@@ -121,7 +122,7 @@ def read_log(file: Path) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64
 
 
 def _values(metrics: Metrics) -> list[float]:
-    return [float(value) for value in (*metrics.losses, metrics.gradient_norm)]
+    return [float(value) for value in [*metrics.losses, metrics.gradient_norm]]
 
 
 def _mean(returns: Sequence[float]) -> float | None:
