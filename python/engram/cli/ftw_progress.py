@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from engram.agents.ftw.training import Progress
 
 
-def take_snapshot(progress: Progress, returns: Sequence[float], config: FtwConfig) -> Snapshot:
-    """Returns what is shown of a run, given the returns of its newest episodes."""
+def take_snapshot(progress: Progress, returns: Sequence[float], frames_per_s: float, config: FtwConfig) -> Snapshot:
+    """Returns what is shown of a run, given the returns of its newest episodes and its current speed."""
     losses = progress.metrics.losses
     return Snapshot(
         title=f"FTW on {config.environment}, seed {config.seed}",
@@ -24,7 +24,7 @@ def take_snapshot(progress: Progress, returns: Sequence[float], config: FtwConfi
         returns=returns,
         figures={
             "frames": f"{progress.frames:,}",
-            "frames/s": f"{progress.frames / progress.seconds:,.0f}",
+            "frames/s": f"{frames_per_s:,.0f}",
             "learner steps": f"{progress.learner_steps:,}",
             "mean return": f"{np.mean(returns):.3f}" if returns else "-",
             "loss": f"{float(losses.loss):.3f}",

@@ -42,8 +42,8 @@ def ftw(
         bool,
         typer.Option(
             "--resume",
-            help="Continue from the newest checkpoint in --out; repeat the options of the first start. Only --frames and "
-            "--checkpoint-period may differ.",
+            help="Continue from the newest checkpoint in --out; repeat the options of the first start. Only --frames "
+            "and --checkpoint-period may differ.",
         ),
     ] = False,
     seed: Annotated[
@@ -210,15 +210,17 @@ def run(
     stderr.print(text(f"{line}; Ctrl-C saves a checkpoint in {folder}"), soft_wrap=True)
     returns: list[float] = []
     shown = time.perf_counter()
+    frames: int | None = None  # at the last snapshot
     with DeferredInterrupt() as interrupt, make_reporter(stderr, headless=headless) as show_progress:
 
         def report(progress: Progress) -> None:
-            nonlocal shown
+            nonlocal shown, frames
+            frames = progress.frames if frames is None else frames
             returns.extend(progress.returns)
             del returns[:-200]
-            if time.perf_counter() - shown >= show_progress.period:
-                show_progress(take_snapshot(progress, returns, config))
-                shown = time.perf_counter()
+            if (elapsed := time.perf_counter() - shown) >= show_progress.period:
+                show_progress(take_snapshot(progress, returns, (progress.frames - frames) / elapsed, config))
+                shown, frames = time.perf_counter(), progress.frames
             interrupt.check()
 
         return run_training(config, run_config, folder, resume=resume, report=report)
