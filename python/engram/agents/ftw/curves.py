@@ -88,6 +88,8 @@ def draw_curves(logs: Mapping[str, Any]) -> Figure:
 
 def smoothed(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Returns the mean of the values around each one, without those that are NaN; NaN where all are."""
+    if not len(values):
+        return values
     half = int(len(values) * _SMOOTHED / 2)
     kernel = np.ones(2 * half + 1)
     known = ~np.isnan(values)
