@@ -42,7 +42,8 @@ def parse(env="fetch", **options):
 
 
 @pytest.mark.jax
-def test_a_run_is_logged_resumed_and_drawn(run, tmp_path, tiny, monkeypatch):
+@pytest.mark.usefixtures("tiny")
+def test_a_run_is_logged_resumed_and_drawn(run, tmp_path, monkeypatch):
     options = ["--env", "cue", "--headless", "--sync", "--out", tmp_path / "a"]
     result = run("train", "ftw", *options)
     assert result.exit_code == 0, result.output
