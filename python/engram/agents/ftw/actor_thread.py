@@ -1,4 +1,4 @@
-"""Actors in a thread of their own, beside the learner."""
+"""Actors in a thread of their own, while the learner learns."""
 
 import threading
 from collections.abc import Iterator
