@@ -41,6 +41,7 @@ class RunLogs:
         self._directory, self._period = directory, log_period
         self._metrics: list[Metrics] = []
         self._returns: list[float] = []
+        self._events: Any = None
         self.files = [directory / name for name in _COLUMNS]
 
     def start(self) -> None:
@@ -109,7 +110,7 @@ class RunLogs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if hasattr(self, "_events"):
+        if self._events is not None:
             self._events.close()
 
 
