@@ -232,3 +232,18 @@ def test_without_memory_a_cue_affects_only_the_step_that_shows_it(memory):
     assert differs[0]
     assert differs[1:].any() == memory
     assert not any(part.any() for part in left_state)  # of the initial state
+
+
+def test_actors_continue_where_others_stopped(networks):
+    environment = Scripted([[(3, TERMINATION)], [(1, TRUNCATION), (2, TERMINATION)]])
+    environment.get_state, environment.set_state = dict, lambda _: None  # it continues by itself
+    params, static = split_networks(networks)
+    actors = Actors(environment, static, None, jax.random.key(1))
+    for _ in range(2):
+        actors.step(params, ftw_agent.HYPERS)
+    others = Actors(Scripted(SCRIPTS), static, None, jax.random.key(2))
+    others._environment = environment
+    others.set_state(actors.get_state())
+    jax.tree.map(np.testing.assert_array_equal, others.get_state(), actors.get_state())
+    assert others.step(params, ftw_agent.HYPERS) == [(0, 6.0)]
+    assert others.frames == 5
