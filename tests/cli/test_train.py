@@ -42,6 +42,7 @@ def parse(env="fetch", **options):
 
 
 @pytest.mark.jax
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("tiny")
 def test_a_run_is_logged_resumed_and_drawn(run, tmp_path, monkeypatch):
     options = ["--env", "cue", "--headless", "--sync", "--out", tmp_path / "a"]

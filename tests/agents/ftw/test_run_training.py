@@ -23,11 +23,11 @@ from engram.agents.ftw.actor_thread import ActorThread
 from engram.agents.ftw.config import RunConfig
 from engram.agents.ftw.run_directory import RunDirectory, load
 from engram.agents.ftw.run_logs import read_log
-from engram.agents.ftw.run_training import run_training
+from engram.agents.ftw.run_training import get_state, run_training, set_state
 from engram.agents.ftw.training import start
 from engram.errors import InvalidArgumentError, StorageError
 
-pytestmark = [pytest.mark.jax, pytest.mark.usefixtures("quick_compilation")]
+pytestmark = [pytest.mark.jax, pytest.mark.usefixtures("quick_compilation"), pytest.mark.timeout(600)]
 
 
 def newest(directory):
@@ -140,6 +140,20 @@ def test_a_killed_run_is_resumed_from_its_last_complete_checkpoint(uninterrupted
 
 
 @pytest.mark.usefixtures("uninterrupted")  # so that nothing is compiled here
+def test_hyperparameters_that_were_changed_are_saved():
+    runs = [start(tiny()) for _ in range(2)]
+    changed = {"learning_rate": 0.3, "slow_core_period": 7, "internal_rewards": [2], "learning_rate_decay_steps": 9}
+    runs[0].learner.hypers = runs[0].learner.hypers.replace(changed)
+    set_state(runs[1], get_state(runs[0]))
+    for before, after in zip(*(run.learner.hypers for run in runs), strict=True):
+        assert type(before) is type(after)
+        assert before == after
+    for run in runs:
+        run.actors.close()
+        run.replay.close()
+
+
+@pytest.mark.usefixtures("uninterrupted")
 def test_an_interrupted_run_saves_a_checkpoint(tmp_path):
     def interrupt(progress):
         if progress.frames >= 150:
