@@ -34,6 +34,10 @@ def newest(directory):
     return RunDirectory(directory, resume=True).newest()
 
 
+def frames_of(checkpoint):
+    return int(checkpoint.name.split("-")[0])
+
+
 def rows(directory, name):
     """Returns the rows of a log without the seconds, which differ from run to run."""
     with (directory / name).open(newline="") as file:
@@ -130,7 +134,7 @@ def test_a_killed_run_is_resumed_from_its_last_complete_checkpoint(uninterrupted
     assert killed.returncode == -signal.SIGKILL
     checkpoints = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert len([name for name in checkpoints if name.startswith("unfinished-")]) == 1
-    assert 600 <= int(newest(tmp_path).name) < 700
+    assert 600 <= frames_of(newest(tmp_path)) < 700
     assert (tmp_path / "replay").exists()
     run_config = dataclasses.replace(SYNC, checkpoint_period=700)  # which may change
     result = run_training(tiny(), run_config, tmp_path, resume=True)
@@ -162,7 +166,7 @@ def test_an_interrupted_run_saves_a_checkpoint(tmp_path):
     result = run_training(tiny(), SYNC, tmp_path, report=interrupt)
     assert result.interrupted
     assert result.evaluation == []
-    assert 150 <= int(newest(tmp_path).name) == result.frames < 250
+    assert 150 <= frames_of(newest(tmp_path)) == result.frames < 250
 
 
 def test_logs_have_the_means_of_losses_and_returns(uninterrupted):
@@ -208,8 +212,8 @@ def test_tensorboard_has_the_values_of_the_logs(uninterrupted):
 def test_old_checkpoints_are_removed(tmp_path):
     run_config = dataclasses.replace(SYNC, checkpoint_period=100, keep_checkpoints=3)
     run_training(tiny(500), run_config, tmp_path)
-    names = sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
-    assert [name // 100 for name in names] == [3, 4, 5]
+    frames = sorted(frames_of(path) for path in (tmp_path / "checkpoints").iterdir())
+    assert [each // 100 for each in frames] == [3, 4, 5]
 
 
 def test_a_run_is_resumed_with_its_own_configuration(uninterrupted, tmp_path):
@@ -257,7 +261,9 @@ ASYNC = dataclasses.replace(SYNC, sync=False, max_policy_lag=2)
 def test_a_run_with_actors_in_a_thread_is_resumed(tmp_path):
     first = run_training(tiny(600), dataclasses.replace(ASYNC, checkpoint_period=200), tmp_path)
     before = load(newest(tmp_path))
-    assert before.counts["frames"] == first.frames
+    assert (before.counts["frames"], before.counts["learner_steps"]) == (first.frames, first.learner_steps)
+    evaluated = read_log(tmp_path / "evaluation.csv")
+    assert (evaluated["frames"][-1], evaluated["learner_steps"][-1]) == (first.frames, first.learner_steps)
     assert 600 <= first.frames < 604
     result = run_training(tiny(1200), ASYNC, tmp_path, resume=True)
     assert 1200 <= result.frames < 1204

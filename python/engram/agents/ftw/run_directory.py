@@ -2,7 +2,7 @@
 
     DIR/lock                       locked while a process trains in DIR
     DIR/replay                     the tables of a running process
-    DIR/checkpoints/000000020480   a checkpoint, named by its frames:
+    DIR/checkpoints/FRAMES-STEPS   a checkpoint, after this many frames and learner steps:
         state                        arrays, by Orbax
         replay                       the tables, as a directory of a store
         run.json                     configuration and counts
@@ -101,35 +101,33 @@ class RunDirectory:
         """Returns the newest checkpoint, or None."""
         return max(self._complete(), default=None)
 
-    def save(self, checkpoint: Checkpoint, replay: Replay, logs: Iterable[Path], *, frames: int, keep: int) -> Path:
+    def save(self, checkpoint: Checkpoint, replay: Replay, logs: Iterable[Path], *, keep: int) -> None:
         """Writes a checkpoint, and removes all but the newest `keep`.
 
         Args:
             checkpoint: Its content.
             replay: The tables, to which nothing writes meanwhile.
             logs: Files to copy.
-            frames: Frames so far.
             keep: Number of checkpoints to keep.
         """
-        target = self._checkpoints / f"{frames:012}"
+        counts = checkpoint.counts
+        target = self._checkpoints / f"{counts['frames']:012}-{counts['learner_steps']:012}"
         unfinished = self._checkpoints / f"{_UNFINISHED}{target.name}"
         unfinished.mkdir()
         _save_arrays(unfinished / "state", checkpoint.state)
         replay.save(unfinished / "replay")
-        text = json.dumps({"counts": checkpoint.counts, "config": checkpoint.config}, indent=2)
+        text = json.dumps({"counts": counts, "config": checkpoint.config}, indent=2)
         (unfinished / "run.json").write_text(text + "\n", encoding="utf-8")
         for log in logs:
             shutil.copyfile(log, unfinished / log.name)
         _sync(unfinished)
-        shutil.rmtree(target, ignore_errors=True)
         unfinished.rename(target)
         _sync_one(self._checkpoints)
         for old in sorted(self._complete())[:-keep]:
             shutil.rmtree(old)
-        return target
 
     def _complete(self) -> list[Path]:
-        return [path for path in self._checkpoints.glob("*") if path.name.isdecimal()]
+        return [path for path in self._checkpoints.glob("*-*") if not path.name.startswith(_UNFINISHED)]
 
 
 def load(checkpoint: Path) -> Checkpoint:

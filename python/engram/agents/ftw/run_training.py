@@ -73,7 +73,7 @@ class _Training:
         if newest is None:
             self._run = start(config, replay_path=folder.replay)
             logs.start()
-            self._saved_frames = -1
+            self._saved = self._evaluated = (-1, -1)
         else:
             checkpoint = load(newest)
             check_same_config(checkpoint.config, self._described)
@@ -81,14 +81,14 @@ class _Training:
             set_state(self._run, checkpoint.state)
             self._learner_steps = checkpoint.counts["learner_steps"]
             self._started -= checkpoint.counts["seconds"]
-            self._saved_frames = self._run.actors.frames
+            self._saved, self._evaluated = self._position, (-1, -1)
             logs.resume(newest, self._run.actors.frames, checkpoint.state.get("logs", {}))
 
     def train(self, report: Callable[[Progress], None] | None) -> Result:
         run, config = self._run, self._config
         returns: list[float] = []
         interrupted = False
-        evaluated, evaluation = -1, list[float]()
+        evaluation: list[float] = []
         with ExitStack() as stack:
             stack.enter_context(run.replay)
             stack.enter_context(run.actors)
@@ -99,7 +99,6 @@ class _Training:
                 returns += update.returns
                 before, frames = frames, run.actors.frames
                 if _passes(before, frames, self._run_config.evaluation_period):
-                    evaluated = frames
                     evaluation = self._evaluate()
                 if _passes(before, frames, self._run_config.checkpoint_period):
                     with paused():
@@ -123,7 +122,7 @@ class _Training:
                 self._save()
             params = jax.tree.map(np.asarray, run.learner.params)
             seconds = self._seconds()
-            if not interrupted and evaluated != run.actors.frames:
+            if not interrupted and self._evaluated != self._position:
                 evaluation = self._evaluate()
         return Result(
             config=config,
@@ -150,21 +149,25 @@ class _Training:
 
     def _evaluate(self) -> list[float]:
         returns = evaluate_run(self._config, self._run)
-        frames, steps = self._run.actors.frames, self._learner_steps
+        frames, steps = self._evaluated = self._position
         self._logs.add_evaluation(returns, frames=frames, steps=steps, seconds=self._seconds())
         return returns
 
     def _save(self) -> None:
-        frames = self._run.actors.frames
-        if frames == self._saved_frames:
+        if self._position == self._saved:
             return
         state = get_state(self._run)
         logs = self._logs.get_state()
-        counts = {"frames": frames, "learner_steps": self._learner_steps, "seconds": self._seconds()}
+        frames, steps = self._saved = self._position
+        counts = {"frames": frames, "learner_steps": steps, "seconds": self._seconds()}
         checkpoint = Checkpoint({**state, "logs": logs} if logs else state, counts, self._described)
         keep = self._run_config.keep_checkpoints
-        self._folder.save(checkpoint, self._run.replay, self._logs.files, frames=frames, keep=keep)
-        self._saved_frames = frames
+        self._folder.save(checkpoint, self._run.replay, self._logs.files, keep=keep)
+
+    @property
+    def _position(self) -> tuple[int, int]:
+        """Frames and learner steps so far."""
+        return self._run.actors.frames, self._learner_steps
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._started
