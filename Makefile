@@ -122,9 +122,10 @@ frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made .venv/.built ## Run the tests t
 	@echo "==> Python tests with frameworks"
 	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
 		$(FRAMEWORKS)/bin/python -m pytest -m "frameworks$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
-	@echo "==> Tests of datasets with the oldest TensorFlow"
+	@echo "==> Tests of datasets with the oldest TensorFlow, and of FTW's losses with rlax"
 	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
-		$(OUTSIDE)/bin/python -m pytest tests/compat tests/data -m "frameworks and not torch and not slow" $(PARALLEL) $(PYTEST_ARGS)
+		$(OUTSIDE)/bin/python -m pytest tests/compat tests/data tests/agents/test_same_as_rlax.py \
+		-m "frameworks and not torch and not slow" $(PARALLEL) $(PYTEST_ARGS)
 
 # The tests of Acme and TF-Agents that use Reverb, as their packages contain them. Some of TF-Agents' start processes.
 OUTSIDE_TESTS := acme/adders/reverb/episode_test.py acme/adders/reverb/sequence_test.py \

@@ -1,7 +1,5 @@
 """Pixel control: pseudo rewards, n-step returns with all endings of episodes, and the loss."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 from ftw_fixtures import GARBAGE, TOLERANCE, arrays, ending, load, padding
@@ -191,12 +189,3 @@ def test_the_loss_of_decomposed_actions_is_the_sum_over_the_groups(losses, cell_
     np.testing.assert_allclose(cell_losses(rewards, both, q_values, discounts, (A, A)), sum(parts), rtol=1e-12)
     total = losses.pixel_control_loss(rewards, both, q_values, discounts, (A, A))
     np.testing.assert_allclose(total, sum(part.sum() for part in parts), rtol=1e-12)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("rlax") is None, reason="needs rlax, which needs a nightly release")
-def test_rlax_computes_the_same(losses):
-    import rlax  # noqa: PLC0415, optional
-
-    frames = np.random.default_rng(0).uniform(size=(2, 1, 84, 84, 3))
-    expected = rlax.pixel_control_rewards(frames[:, 0, 2:82, 2:82], 4)
-    np.testing.assert_allclose(losses.pseudo_rewards(frames)[:, 0], expected, **TOLERANCE)

@@ -1,6 +1,5 @@
 """V-trace, with all endings of episodes."""
 
-import importlib.util
 import math
 
 import numpy as np
@@ -162,20 +161,6 @@ def test_a_mask_of_ones_changes_nothing(vtrace):
     masked, unmasked = vtrace(*inputs, valid=np.ones((T, B), np.float32)), vtrace(*inputs)
     np.testing.assert_array_equal(masked.vs, unmasked.vs)
     np.testing.assert_array_equal(masked.pg_advantages, unmasked.pg_advantages)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("rlax") is None, reason="needs rlax, which needs a nightly release")
-def test_rlax_computes_the_same(vtrace):
-    import rlax  # noqa: PLC0415, optional
-
-    log_rhos, rewards, discounts, values = random_inputs()
-    result = vtrace(log_rhos, rewards, discounts, values)
-    for b in range(B):
-        expected = rlax.vtrace_td_error_and_advantage(
-            values[:-1, b], values[1:, b], rewards[:, b], discounts[:, b], np.exp(log_rhos[:, b])
-        )
-        np.testing.assert_allclose(result.vs[:, b] - values[:-1, b], expected.errors, **TOLERANCE)
-        np.testing.assert_allclose(result.pg_advantages[:, b], expected.pg_advantage, **TOLERANCE)
 
 
 def test_shapes_are_checked(vtrace):
