@@ -128,17 +128,7 @@ class SampleToInsertRatio:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """Each item is sampled once; inserts wait while `size` items have not been sampled.
-
-    For a table with Fifo selectors and `max_times_sampled=1`; see `Table.queue`.
-
-    Attributes:
-        size: Maximum number of unsampled items, at least 1. Items that are removed unsampled, for example by a `ttl`,
-            count until the table is reset. An empty table always accepts an item.
-    """
-
-    kind: ClassVar[str] = "Queue"
+class _EachItemOnce:
     samples_per_insert: ClassVar[float] = 1.0
     min_size: ClassVar[int] = 1
     min_diff: ClassVar[float] = 0.0
@@ -154,29 +144,30 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class Queue(_EachItemOnce):
     """Each item is sampled once; inserts wait while `size` items have not been sampled.
 
-    For a table with Lifo selectors and `max_times_sampled=1`; see `Table.stack`.
+    For a table with Fifo selectors and `max_times_sampled=1`; see `Table.queue`.
 
     Attributes:
         size: Maximum number of unsampled items, at least 1. Items that are removed unsampled, for example by a `ttl`,
             count until the table is reset. An empty table always accepts an item.
     """
 
+    kind: ClassVar[str] = "Queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack(_EachItemOnce):
+    """Each item is sampled once; inserts wait while `size` items have not been sampled.
+
+    For a table with Lifo selectors and `max_times_sampled=1`; see `Table.stack`.
+
+    Attributes:
+        size: As in `Queue`.
+    """
+
     kind: ClassVar[str] = "Stack"
-    samples_per_insert: ClassVar[float] = 1.0
-    min_size: ClassVar[int] = 1
-    min_diff: ClassVar[float] = 0.0
-    size: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _checks.integer("`size`", self.size))
-
-    @property
-    def max_diff(self) -> float:
-        """Maximum of `I * samples_per_insert - S`: `size`."""
-        return float(self.size)
 
 
 AnyRateLimiter: TypeAlias = RateLimiter | MinSize | SampleToInsertRatio | Queue | Stack

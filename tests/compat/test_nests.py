@@ -7,7 +7,6 @@ import pytest
 
 from engram.compat.reverb import _nest
 from engram.compat.reverb._dataset_common import lists_to_tuples
-from engram.compat.reverb._patterns import PickedColumn, stack_column
 
 
 @pytest.mark.parametrize("value", [b"a\0", "a\0", np.bytes_(b"a\0"), np.str_("a\0")])
@@ -17,20 +16,6 @@ def test_text_keeps_trailing_zero_bytes(value):
     assert array.item() == b"a\0"
     assert len(array.item()) == 2
     assert len(_nest.as_array(np.array([value], object))[0]) == 2
-
-
-def test_columns_of_text_keep_trailing_zero_bytes():
-    values = [b"a\0", b"bcd"]
-    for each in (values, np.array(values, object), list(map(_nest.as_array, values))):
-        assert stack_column(PickedColumn(squeeze=False, values=list(each))).tolist() == values
-        assert stack_column(PickedColumn(squeeze=True, values=[each[0]])).item() == b"a\0"
-
-
-def test_columns_of_numbers_keep_their_dtype():
-    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
-    stacked = stack_column(PickedColumn(squeeze=False, values=list(rows)))
-    assert stacked.dtype == np.float32
-    assert stacked.tolist() == rows.tolist()
 
 
 def test_lists_to_tuples_keeps_the_classes_of_mappings():

@@ -72,6 +72,22 @@ def test_an_axis_whose_lengths_differ_is_unknown(tf):
     assert [each[0].numpy().tolist() for each in dataset] == [[0, 1, 2], [1, 2, 3], [3], [5]]
 
 
+def test_steps_and_windows_of_equal_shape_may_be_the_same_column(tf):
+    configs = [config(lambda step: [step["a"][-2:]]), config(lambda step: [step["b"][-1]])]
+    source = steps(tf, 3).map(lambda step: {**step, "b": tf.cast(step["b"], tf.int32)})
+    dataset = reverb.PatternDataset(source, configs, respect_episode_boundaries=True, is_end_of_episode=is_end)
+    assert dataset.element_spec == (tf.TensorSpec([2], tf.int32),)
+    assert [each[0].numpy().tolist() for each in dataset] == [[0, 100], [0, 1], [1, 101], [1, 2], [2, 102]]
+
+
+def test_steps_of_a_window_must_have_the_same_shape(tf):
+    source = steps(tf, 3).map(lambda step: {**step, "b": step["b"][: step["a"]]})
+    configs = [config(lambda step: [step["b"][-2:]])]
+    dataset = reverb.PatternDataset(source, configs, respect_episode_boundaries=True, is_end_of_episode=is_end)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="has cells of different shapes, \\[0\\] and"):
+        list(dataset)
+
+
 def conditions(which):
     condition = reverb.structured.Condition
     return {

@@ -9,10 +9,10 @@ import pytest
 from compat_tables import serving, table
 from hypothesis import given
 from hypothesis import strategies as st
+from pattern_model import PatternSet, stack_column
 from support import raises
 
 from engram.compat import reverb
-from engram.compat.reverb import _patterns
 from engram.compat.reverb import structured_writer as sw
 from engram.compat.reverb._configs import ModuloEq, PatternNode, Priority
 from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec
@@ -360,7 +360,7 @@ def random_call(draw):
 def test_the_engine_creates_the_same_items_as_a_pattern_set(draw):
     created = [random_config(draw) for _ in range(4)]
     program = [("step", 0, 0)] * draw.randint(0, 1) + [random_call(draw) for _ in range(30)]
-    patterns = _patterns.PatternSet(created)
+    patterns = PatternSet(created)
     expected = []
 
     def append(writer, leaves, *, partial):
@@ -383,7 +383,7 @@ def test_the_engine_creates_the_same_items_as_a_pattern_set(draw):
         samples = list(client.sample("t", size, emit_timesteps=False)) if size else []
     assert len(samples) == len(expected), (created, program)
     for sample, item in zip(samples, expected, strict=True):
-        columns = [_patterns.stack_column(column) for column in item.columns]
+        columns = [stack_column(column) for column in item.columns]
         for actual, column in zip(sample.data, columns, strict=True):
             np.testing.assert_array_equal(actual, column, strict=True)
         assert sample.info.priority == pytest.approx(priority_of(created[item.config_index], columns))

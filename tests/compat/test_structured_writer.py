@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from compat_tables import items, samples, serving, table
+from pattern_model import PatternSet, stack_column
 from support import raises, wait_until
 
 from engram.compat import reverb
-from engram.compat.reverb import _patterns
 from engram.compat.reverb import structured_writer as sw
 
 STEP = {"a": None, "b": None}
@@ -210,7 +210,7 @@ def test_programs_create_the_items_of_reverb(client, configs, program, t, u, beg
 
 @pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
 def test_pattern_sets_create_the_items_of_reverb(configs, program, t, u):
-    patterns = _patterns.PatternSet(configs)
+    patterns = PatternSet(configs)
     items_by_table = {"t": [], "u": []}
     for kind, *arguments in program:
         if kind == "end":
@@ -219,7 +219,7 @@ def test_pattern_sets_create_the_items_of_reverb(configs, program, t, u):
             leaves = [arguments[0]["a"], arguments[0]["b"]]
             new_items = patterns.append(leaves, partial=arguments[1])
         for item in new_items:
-            columns = [_patterns.stack_column(column).tolist() for column in item.columns]
+            columns = [stack_column(column).tolist() for column in item.columns]
             items_by_table[configs[item.config_index].table].append(columns)
     assert items_by_table == {"t": t, "u": u}
 

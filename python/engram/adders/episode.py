@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.item_writers import ItemSchedule, Priority, TrajectoryItemWriter, table_priorities
+from engram.adders.item_writers import Priority, TrajectoryItemWriter, same_schedules
 from engram.adders.step import Step, is_text, map_leaves, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.table_store import TableStore
@@ -76,10 +76,7 @@ class EpisodeAdder(Adder):
             raise InvalidArgumentError(f"`padding_fn` must be a function of a shape and a dtype; got {padding_fn!r}")
         self._max_rows = _checks.integer("`max_sequence_length`", max_sequence_length, low=2)
         self._padding_fn = padding_fn
-        self._schedules = [
-            ItemSchedule(table=table, length=self._max_rows, period=self._max_rows, priority=priority)
-            for table, priority in table_priorities(priority_fns).items()
-        ]
+        self._schedules = same_schedules(priority_fns, self._max_rows, self._max_rows)
         self._item_writer = TrajectoryItemWriter(
             client,
             self._schedules,

@@ -20,8 +20,9 @@ __all__ = [
     "Priority",
     "ScheduledItemWriter",
     "TrajectoryItemWriter",
-    "append_padding",
     "open_item_writer",
+    "padding_rows",
+    "same_schedules",
     "select_all",
     "table_priorities",
 ]
@@ -83,6 +84,16 @@ class ItemSchedule:
         return callable(self.priority) or self.should_insert is not None
 
 
+def same_schedules(
+    priority_fns: Mapping[str, Priority | None] | None, length: int, period: int, select: Select = select_all
+) -> list[ItemSchedule]:
+    """Returns schedules that differ only in table and priority; see `table_priorities`."""
+    return [
+        ItemSchedule(table=table, length=length, period=period, priority=priority, select=select)
+        for table, priority in table_priorities(priority_fns).items()
+    ]
+
+
 class ScheduledItemWriter(ItemWriter, Protocol):
     """Takes an adder's rows, and creates the items of its schedules."""
 
@@ -129,12 +140,9 @@ def open_item_writer(
     )
 
 
-def append_padding(
-    items: ScheduledItemWriter, schedules: Sequence[ItemSchedule], append: Callable[[int], None]
-) -> None:
-    """Calls `append(1)`, `append(2)` and so on, which write rows of padding, until all last items are complete."""
-    for padding in range(1, max(schedule.padding_rows(items.num_rows) for schedule in schedules) + 1):
-        append(padding)
+def padding_rows(items: ScheduledItemWriter, schedules: Sequence[ItemSchedule]) -> range:
+    """Returns the numbers, from 1, of the rows of padding that complete all last items of the episode."""
+    return range(1, max(schedule.padding_rows(items.num_rows) for schedule in schedules) + 1)
 
 
 class BaseItemWriter:

@@ -5,7 +5,7 @@ from typing import Any
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.item_writers import ItemSchedule, Priority, append_padding, open_item_writer, table_priorities
+from engram.adders.item_writers import ItemSchedule, Priority, open_item_writer, padding_rows, table_priorities
 from engram.adders.step import Step, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.table_store import TableStore
@@ -118,6 +118,5 @@ class MultiSequenceAdder(Adder):
                 self._item_writer.append(row)
             if self._pad_end_of_episode:
                 zeros = zeros_like(row)
-                append_padding(
-                    self._item_writer, self._schedules, lambda padding: self._item_writer.append(zeros, padding)
-                )
+                for padding in padding_rows(self._item_writer, self._schedules):
+                    self._item_writer.append(zeros, padding)

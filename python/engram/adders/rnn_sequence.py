@@ -7,14 +7,7 @@ import numpy as np
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.item_writers import (
-    ItemSchedule,
-    Priority,
-    append_padding,
-    open_item_writer,
-    select_all,
-    table_priorities,
-)
+from engram.adders.item_writers import Priority, open_item_writer, padding_rows, same_schedules, select_all
 from engram.adders.step import MaskedStep, Step, map_leaves, zeros_like
 from engram.table_store import TableStore
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
@@ -83,16 +76,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
         _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
         _checks.boolean("`overlap`", overlap)
         self._period = _checks.integer("`sequence_length`", sequence_length)
-        self._schedules = [
-            ItemSchedule(
-                table=table,
-                length=self._period + overlap,
-                period=self._period,
-                priority=priority,
-                select=_select_with_first_state,
-            )
-            for table, priority in table_priorities(priority_fns).items()
-        ]
+        self._schedules = same_schedules(priority_fns, self._period + overlap, self._period, _select_with_first_state)
         self._pad_end_of_episode = pad_end_of_episode
         self._overlap = overlap
         self._item_writer = open_item_writer(
@@ -124,11 +108,8 @@ class NonOverlappingRNNSequenceAdder(Adder):
             self._append(row, is_transition=False)
             if self._pad_end_of_episode:
                 zeros = zeros_like(row)
-                append_padding(
-                    self._item_writer,
-                    self._schedules,
-                    lambda padding: self._append(zeros, padding, is_transition=False),
-                )
+                for padding in padding_rows(self._item_writer, self._schedules):
+                    self._append(zeros, padding, is_transition=False)
 
 
 def _select_with_first_state(row: Any, length: int) -> Any:  # noqa: ANN401, nests

@@ -7,12 +7,11 @@ from contextlib import suppress
 from engram import _checks
 from engram.adders.base import Adder
 from engram.adders.item_writers import (
-    ItemSchedule,
     Priority,
     TrajectoryItemWriter,
-    append_padding,
     open_item_writer,
-    table_priorities,
+    padding_rows,
+    same_schedules,
 )
 from engram.adders.step import Step, zeros_like
 from engram.errors import EngramError, InvalidArgumentError
@@ -99,10 +98,7 @@ class SequenceAdder(Adder):
             ) from None
         length = _checks.integer("`sequence_length`", sequence_length)
         period = _checks.integer("`period`", period)
-        self._schedules = [
-            ItemSchedule(table=table, length=length, period=period, priority=priority)
-            for table, priority in table_priorities(priority_fns).items()
-        ]
+        self._schedules = same_schedules(priority_fns, length, period)
         # These behaviors need items that patterns cannot create: shorter ones, or ones that end elsewhere.
         single_items = self._end_behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
         self._item_writer = open_item_writer(
@@ -137,9 +133,8 @@ class SequenceAdder(Adder):
             self._item_writer.append(row)
             if self._end_behavior is EndBehavior.ZERO_PAD:
                 zeros = zeros_like(row)
-                append_padding(
-                    self._item_writer, self._schedules, lambda padding: self._item_writer.append(zeros, padding)
-                )
+                for padding in padding_rows(self._item_writer, self._schedules):
+                    self._item_writer.append(zeros, padding)
             elif isinstance(self._item_writer, TrajectoryItemWriter):
                 self._create_last_items(self._item_writer)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from engram import _checks
 from engram.adders.base import Adder
-from engram.adders.item_writers import ItemSchedule, Priority, open_item_writer, table_priorities
+from engram.adders.item_writers import Priority, open_item_writer, same_schedules
 from engram.adders.n_step_returns import NStepReturns, RewardLayout
 from engram.adders.step import Step, Transition, final_row, map_leaves
 from engram.table_store import TableStore
@@ -67,10 +67,7 @@ class NStepTransitionAdder(Adder):
             InvalidArgumentError: An argument has a type or value that is not allowed.
         """
         self._returns = NStepReturns(_checks.integer("`n_step`", n_step), _checks.fraction("`discount`", discount))
-        schedules = [
-            ItemSchedule(table=table, length=n_step + 1, period=1, priority=priority, select=_select_transition)
-            for table, priority in table_priorities(priority_fns).items()
-        ]
+        schedules = same_schedules(priority_fns, n_step + 1, 1, _select_transition)
         self._item_writer = open_item_writer(
             client,
             schedules,

@@ -7,12 +7,29 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["HostModule", "Ints", "host_ints", "on_default_device", "random_units"]
+__all__ = ["FixedBuffersModule", "HostModule", "Ints", "host_ints", "on_default_device", "random_units"]
 
 Ints = npt.NDArray[np.int64]
 
 
-class HostModule(torch.nn.Module):
+class FixedBuffersModule(torch.nn.Module):
+    """A module that copies a state into the buffers that it has, even with `assign=True`.
+
+    Other processes may refer to the buffers, and a property may have the name of a buffer.
+    """
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        *args: Any,  # noqa: ANN401, PyTorch's
+    ) -> None:
+        metadata = {**local_metadata, "assign_to_params_buffers": False}
+        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+
+
+class HostModule(FixedBuffersModule):
     """A module whose buffers stay on the host, with their dtype, whatever `.to()` is called with.
 
     Args:
@@ -39,17 +56,6 @@ class HostModule(torch.nn.Module):
         """The memory of a buffer."""
         array: npt.NDArray[Any] = self._buffers[name].numpy()
         return array
-
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        *args: Any,  # noqa: ANN401, PyTorch's
-    ) -> None:
-        # Copies even with `assign=True`: other processes refer to the buffers.
-        metadata = {**local_metadata, "assign_to_params_buffers": False}
-        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "HostModule":  # noqa: FBT001, FBT002, PyTorch's signature
         del fn, recurse

@@ -3,16 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+import engram
 from engram.compat.reverb import _arguments, _nest
 from engram.compat.reverb._configs import Config, config_problem
 from engram.compat.reverb._dataset_common import lists_to_tuples
 from engram.compat.reverb._elements import Elements, TensorBlock
 from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, import_tensorflow
-from engram.compat.reverb._patterns import PatternItem, PatternSet, check_source_leaves, stack_column
+from engram.compat.reverb._pattern_writer import pattern_writer
+from engram.compat.reverb._patterns import check_source_leaves, source_leaves
 from engram.compat.reverb._signature_inference import infer_signature
+from engram.compat.reverb._steps import LONGEST_CHUNK
 from engram.compat.reverb._unbatched_dataset import unbatched_dataset
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import as_spec
@@ -23,6 +25,9 @@ Array = npt.NDArray[Any]
 
 _BATCHED_STEPS = 64
 """Steps read per batch from an input of known size. Other inputs may be slow streams and are read step by step."""
+
+_ITEMS = "items"
+"""Name of the table of the items."""
 
 
 class PatternDataset(DatasetMixin, metaclass=LazyDataset):
@@ -83,7 +88,9 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
             )
         specs = tf.nest.flatten(element_spec)
         reader = _StepReader(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
-        same_shape = all(spec.shape.is_fully_defined() for spec in specs)
+        time_axes = {tuple(node.window()[3] for node in config.flat) for config in configs}
+        # The items of a batch have the same shapes, and a time axis in the same columns.
+        same_shape = len(time_axes) == 1 and all(spec.shape.is_fully_defined() for spec in specs)
         variant, keep_alive = unbatched_dataset(
             lambda: reader.elements(same_shape=same_shape), [], specs, _nest.column_names(element_spec)
         )
@@ -115,7 +122,7 @@ def pattern_dataset_with_info(
 
 
 class _StepReader:
-    """Reads the steps of the input and creates items of them.
+    """Reads the steps of the input, and lets the engine create the items in a store of its own.
 
     `clear` and `is_end` are `respect_episode_boundaries` and `is_end_of_episode` of `PatternDataset`.
     """
@@ -128,24 +135,26 @@ class _StepReader:
         is_end: Callable[[Any], Any],
     ) -> None:
         self._steps = steps
-        self._configs = configs
+        self._configs = [Config(flat=each.flat, conditions=each.conditions, table=_ITEMS) for each in configs]
+        for config in self._configs:
+            config.priority.constant_fn.value = 1.0
         self._clear = clear
         self._is_end = is_end
 
     def elements(self, *, same_shape: bool) -> Iterator[Elements | None]:
         """Yields the items, several at once if all have the same shape."""
-        patterns = PatternSet(self._configs)
-        for leaves, ends in self._step_batches():
-            items: list[list[Array]] = []
-            for index, end in enumerate(ends):
-                created = patterns.append([leaf[index, ...] for leaf in leaves])
-                if end:
-                    created += patterns.end_episode(clear=self._clear)
-                items += map(_columns, created)
-            if same_shape and items:
-                yield [TensorBlock(np.stack(column)) for column in zip(*items, strict=True)]
-            elif items:
-                yield from ([TensorBlock(column[None]) for column in item] for item in items)
+        leaves_read = source_leaves(self._configs)
+        max_items = _BATCHED_STEPS * len(self._configs) if same_shape else 1
+        with engram.Store([engram.Table(_ITEMS, sampler=engram.selectors.Fifo(), max_times_sampled=1)]) as store:
+            writer = pattern_writer(store, self._configs, chunk_length=LONGEST_CHUNK)
+            for leaves, ends in self._step_batches():
+                for index, end in enumerate(ends):
+                    writer.append(tuple(leaves[leaf][index, ...] for leaf in leaves_read))
+                    if end:
+                        writer.end_episode(None, self._clear)
+                writer.flush(None)
+                while store._native.can_sample(_ITEMS, 1):  # noqa: SLF001, the store's native object
+                    yield [*map(TensorBlock, store.sample(_ITEMS, max_items, at_least=1).data)]
 
     def _step_batches(self) -> Iterator[tuple[list[Array], Array]]:
         """Yields N steps, each leaf `[N, ...]`, and bools `[N]`: True for the last step of an episode."""
@@ -157,7 +166,3 @@ class _StepReader:
         size = _BATCHED_STEPS if same_shape and known_size else 1
         for step, ends in steps.map(lambda step: (step, self._is_end(step))).batch(size):
             yield [_nest.as_array(leaf.numpy()) for leaf in tf.nest.flatten(step)], ends.numpy()
-
-
-def _columns(item: PatternItem) -> list[Array]:
-    return [stack_column(column) for column in item.columns]

@@ -156,53 +156,39 @@ class SampleToInsertRatio(RateLimiter):
         )
 
 
-class Queue(RateLimiter):
+class _EachItemOnce(RateLimiter):
+    _native_class: type[native.Queue | native.Stack]
+
+    def __init__(self, size: int) -> None:
+        """Creates a rate limiter.
+
+        Args:
+            size: Maximum number of unsampled items, at least 1. Items that are removed unsampled count until the table
+                is reset. An empty table always accepts an item.
+
+        Raises:
+            TypeError: `size` is not an integer.
+            ValueError: `size` is below 1 or above 2**63 - 1.
+        """
+        self._size = _arguments.integer("size", size)
+        if self._size < 1:
+            raise ValueError(f"size ({size}) must be a positive integer")
+        super().__init__(1.0, 1, 0.0, self._size)
+
+    def _as_native(self) -> native.AnyRateLimiter:
+        return self._native_class(self._size)
+
+
+class Queue(_EachItemOnce):
     """Each item is sampled once; inserts wait while there are `size` unsampled items. See `Table.queue`."""
 
-    def __init__(self, size: int) -> None:
-        """Creates a rate limiter.
-
-        Args:
-            size: Maximum number of unsampled items, at least 1. Items that are removed unsampled count until the table
-                is reset. An empty table always accepts an item.
-
-        Raises:
-            TypeError: `size` is not an integer.
-            ValueError: `size` is below 1 or above 2**63 - 1.
-        """
-        self._size = _size(size)
-        super().__init__(1.0, 1, 0.0, self._size)
-
-    def _as_native(self) -> native.AnyRateLimiter:
-        return native.Queue(self._size)
+    _native_class = native.Queue
 
 
-class Stack(RateLimiter):
+class Stack(_EachItemOnce):
     """Each item is sampled once; inserts wait while there are `size` unsampled items. See `Table.stack`."""
 
-    def __init__(self, size: int) -> None:
-        """Creates a rate limiter.
-
-        Args:
-            size: Maximum number of unsampled items, at least 1. Items that are removed unsampled count until the table
-                is reset. An empty table always accepts an item.
-
-        Raises:
-            TypeError: `size` is not an integer.
-            ValueError: `size` is below 1 or above 2**63 - 1.
-        """
-        self._size = _size(size)
-        super().__init__(1.0, 1, 0.0, self._size)
-
-    def _as_native(self) -> native.AnyRateLimiter:
-        return native.Stack(self._size)
-
-
-def _size(size: int) -> int:
-    count = _arguments.integer("size", size)
-    if count < 1:
-        raise ValueError(f"size ({size}) must be a positive integer")
-    return count
+    _native_class = native.Stack
 
 
 def _range(error_buffer: Any, offset: float) -> tuple[float, float]:  # noqa: ANN401, anything

@@ -136,13 +136,7 @@ class StartPriorities(HostModule):
         self._tree, self._applied = tree, end
         return tree
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        *args: Any,  # noqa: ANN401, PyTorch's
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401, PyTorch's
         values = state_dict.get(f"{prefix}values", torch.zeros(()))
         length = state_dict.get(f"{prefix}sequence_length", torch.ones(()))
         if not bool(((values >= 0) & (values <= _engram.MAX_PRIORITY)).all() & (length >= 1).all()):
@@ -152,7 +146,7 @@ class StartPriorities(HostModule):
             return
         if f"{prefix}values" not in state_dict:
             self.values[:] = self._minimum
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tree": None}  # derived, and native

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from engram import _checks, _engram
-from engram.compat.alf._host import Ints, host_ints
+from engram.compat.alf._host import FixedBuffersModule, Ints, host_ints
 
 __all__ = ["MaxSegmentTree", "MinSegmentTree", "SegmentTree", "SumSegmentTree"]
 
 
-class SegmentTree(torch.nn.Module):
+class SegmentTree(FixedBuffersModule):
     """Values, and the result of an operation on all of them. All values begin as 0.
 
         tree = MaxSegmentTree(capacity=4)
@@ -127,16 +127,8 @@ class SegmentTree(torch.nn.Module):
         _ = self.values  # computes the inner nodes
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        *args: Any,  # noqa: ANN401, PyTorch's
-    ) -> None:
-        # `values` is a property, so `assign=True` cannot set it.
-        metadata = {**local_metadata, "assign_to_params_buffers": False}
-        super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401, PyTorch's
+        super()._load_from_state_dict(state_dict, prefix, *args)
         self._is_current = False
 
 
@@ -225,18 +217,12 @@ class SumSegmentTree(SegmentTree):
         self._sums = None  # the dtype of the values may have changed
         return self
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        *args: Any,  # noqa: ANN401, PyTorch's
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401, PyTorch's
         values = state_dict.get(f"{prefix}values", torch.zeros(()))
         if not bool(((values >= 0) & (values <= _engram.MAX_PRIORITY)).all()):
             args[-1].append(f"{prefix}values must be from 0 to {_engram.MAX_PRIORITY}")
             return
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args)
         self._sums = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import optree
 import torch
 
 from engram import _checks
-from engram.compat.alf._host import Ints, host_ints, on_default_device
+from engram.compat.alf._host import FixedBuffersModule, Ints, host_ints, on_default_device
 from engram.compat.alf._lock import BufferLock, Signal
 from engram.compat.alf._nest import DataSpec
 from engram.errors import InvalidArgumentError
@@ -32,7 +32,7 @@ SIZE, POS = "current_size", "current_pos"
 """Names of the buffers with the number of stored steps, and of steps ever added, of each environment."""
 
 
-class RingBuffer(torch.nn.Module):
+class RingBuffer(FixedBuffersModule):
     """A ring of steps for each of several environments, as ALF's.
 
     The steps are in tensors on `device`; sizes and positions are on the host. Results are on the default device of
@@ -388,18 +388,10 @@ class RingBuffer(torch.nn.Module):
 
         return optree.tree_map(leaf, self._spec.field("") if field is None else field)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        *args: Any,  # noqa: ANN401, PyTorch's
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401, PyTorch's
         sizes, positions = (state_dict.get(prefix + key, self._buffers[key]) for key in (SIZE, POS))
         if bool(((sizes < 0) | (sizes > self._max_length) | (sizes > positions)).any()):
             args[-1].append(f"{prefix}{SIZE} must be from 0 to {POS} and to {self._max_length}, the `max_length`")
             return
-        # Copies even with `assign=True`: other processes refer to the tensors.
-        metadata = {**local_metadata, "assign_to_params_buffers": False}
         with self._lock:
-            super()._load_from_state_dict(state_dict, prefix, metadata, *args)
+            super()._load_from_state_dict(state_dict, prefix, *args)
