@@ -1,0 +1,77 @@
+"""Networks whose weights are made when the sizes of their inputs are known, as Sonnet's are."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+
+from engram.agents.ftw.seeds import seed_sequence
+from engram.errors import InvalidArgumentError
+
+__all__ = ["LazyModule", "random_key", "value_of"]
+
+
+class LazyModule:
+    """Holds an Equinox module, which is made once, and replaced when its parameters are trained.
+
+    A network that contains this one holds both: from then on, this object refers to its part.
+    """
+
+    def __init__(self, seed: Any) -> None:  # noqa: ANN401, see engram.agents.ftw.seeds
+        self._seed = None if seed is None else seed_sequence(seed)
+        self._module: Any = None
+        self._part: Callable[[], Any] | None = None
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the weights exist."""
+        return self._part is not None or self._module is not None
+
+    @property
+    def module(self) -> Any:  # noqa: ANN401, an Equinox module
+        """The Equinox module.
+
+        Raises:
+            InvalidArgumentError: There are no weights yet.
+        """
+        if self._part is not None:
+            return self._part()
+        if self._module is None:
+            raise InvalidArgumentError(
+                f"this {type(self).__name__} has no weights yet; call it, or `build` the network that contains it"
+            )
+        return self._module
+
+    @module.setter
+    def module(self, module: Any) -> None:
+        self._module = module
+
+    @property
+    def trainable_variables(self) -> list[jax.Array]:
+        """The parameters."""
+        return jax.tree.leaves(self.module)
+
+    def belongs_to(self, part: Callable[[], Any]) -> None:
+        """From now on, refers to the module that `part` returns; no effect if another network contains this one."""
+        if self._part is None:
+            self._part, self._module = part, None
+
+    def make(self, make: Callable[[Any], Any], key: Any = None) -> Self:  # noqa: ANN401, JAX keys and a module
+        """Makes the module with a random key, unless it exists: of this object's seed, or else the given one."""
+        if not self.is_built:
+            self._module = make(random_key(self._seed) if self._seed is not None or key is None else key)
+        return self
+
+
+def random_key(seed: Any) -> Any:  # noqa: ANN401, see Args
+    """Returns a JAX key.
+
+    Args:
+        seed: See `engram.agents.ftw.seeds.seed_sequence`.
+    """
+    return jax.random.key(int(seed_sequence(seed).generate_state(1)[0]))
+
+
+def value_of(value: Any) -> Any:  # noqa: ANN401, a value or a hyperparameter
+    """Returns a value, or the current one of a `Hyperparameter`."""
+    return value.get() if callable(getattr(value, "get", None)) else value
