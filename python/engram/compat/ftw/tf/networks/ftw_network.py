@@ -69,13 +69,14 @@ class FtwNetwork(LazyModule):
         self.embed, self.core = embed, core
         self._head_hidden_size = _checks.integer("`head_hidden_size`", head_hidden_size)
         self._rematerialize = rematerialize
-        weights_seed, self._key = jax.random.split(random_key(self._seed))
-        self._weights_key = weights_seed
+        self._weights_key, self._key = jax.random.split(random_key(self._seed))
+        self.observation_shape: tuple[int, ...] = ()
 
     def build(self, observation_shape: tuple[int, ...]) -> Self:
         """Makes the weights, unless they exist, for frames (H, W, C)."""
         if self.is_built:
             return self
+        self.observation_shape = tuple(observation_shape)
         torso_key, core_key, head_key = jax.random.split(self._weights_key, 3)
         embedding = self.embed.build(tuple(observation_shape), torso_key).module
         core = self.core.build(embedding.size, core_key).module

@@ -146,10 +146,7 @@ class RPTH(LazyModule):
         Raises:
             InvalidArgumentError: A period is not an integer of at least 1.
         """
-        period = value_of(self._period)
-        if isinstance(period, Sequence) or np.ndim(period) == 1:
-            return tuple(_checks.integer("each `period`", _whole(value_of(each))) for each in period)
-        return _checks.integer("`period`", _whole(period))
+        return period_of(self._period)
 
     def gradient_scale(self) -> float:
         """Returns the current factor of gradients from the fast to the slow cores."""
@@ -229,6 +226,18 @@ class RPTHZWrapper:
             InvalidArgumentError: There are no weights yet.
         """
         return self.core.initial_state(batch_size)
+
+
+def period_of(period: Any) -> int | tuple[int, ...]:  # noqa: ANN401, see RPTH
+    """Returns the current value of a period, or those of several.
+
+    Raises:
+        InvalidArgumentError: A period is not an integer of at least 1.
+    """
+    period = value_of(period)
+    if isinstance(period, Sequence) or np.ndim(period) == 1:
+        return tuple(_checks.integer("each `period`", _whole(value_of(each))) for each in period)
+    return _checks.integer("`period`", _whole(period))
 
 
 def _whole(value: Any) -> Any:  # noqa: ANN401, a number
