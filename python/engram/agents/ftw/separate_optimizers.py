@@ -30,9 +30,7 @@ def init(params: Any, key: Array) -> LearnerState:  # noqa: ANN401, a pytree
     return LearnerState(params, tuple(optimizer.init(params) for _ in range(NUM_TASKS)), key)  # type: ignore[arg-type]  # see above
 
 
-def update(
-    state: LearnerState, batch: Batch, hypers: Hypers, *, static: AgentNetworks
-) -> tuple[LearnerState, Metrics]:
+def update(state: LearnerState, batch: Batch, hypers: Hypers, *, static: AgentNetworks) -> tuple[LearnerState, Metrics]:
     """Does one update per task; those of auxiliary tasks only if the batch has data for them.
 
     Args:

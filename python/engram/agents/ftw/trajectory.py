@@ -71,8 +71,8 @@ def to_trajectories(items: Any, policy: FtwNetwork) -> Trajectories:  # noqa: AN
     """Returns the trajectories of a batch of items.
 
     Args:
-        items: `MaskedStep` of arrays `[B, T + 1, ...]`, as sampled, with extras "logits" and "core_state": a state of the
-            policy's core `[B, 1, ...]`, or packed, `[B, 1, n]`.
+        items: `MaskedStep` of arrays `[B, T + 1, ...]`, as sampled, with extras "logits" and "core_state": a state of
+            the policy's core `[B, 1, ...]`, or packed, `[B, 1, n]`.
         policy: The network whose states these are.
     """
     rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(extras=items.extras["logits"]))

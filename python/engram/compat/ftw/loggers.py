@@ -36,5 +36,8 @@ class TerminalLogger:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._time_delta
-            values = (f"{name} = {value:.3g}" if isinstance(value, float) else f"{name} = {value}" for name, value in data.items())
+            values = (
+                f"{name} = {value:.3g}" if isinstance(value, float) else f"{name} = {value}"
+                for name, value in data.items()
+            )
             print(f"[{self._label}] {' | '.join(values)}")  # noqa: T201, its purpose

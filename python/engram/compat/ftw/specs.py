@@ -30,7 +30,10 @@ class EnvironmentSpec(NamedTuple):
 def make_environment_spec(environment: Any) -> EnvironmentSpec:  # noqa: ANN401, a dm_env.Environment
     """Returns the specs of an environment of dm_env."""
     return EnvironmentSpec(
-        environment.observation_spec(), environment.action_spec(), environment.reward_spec(), environment.discount_spec()
+        environment.observation_spec(),
+        environment.action_spec(),
+        environment.reward_spec(),
+        environment.discount_spec(),
     )
 
 
@@ -46,7 +49,12 @@ def num_actions_of(actions: Any) -> NumActions:  # noqa: ANN401, a spec
     if hasattr(actions, "num_values"):
         return _checks.integer("`actions.num_values`", actions.num_values)
     maximum = getattr(actions, "maximum", None)
-    if maximum is None or len(actions.shape) != 1 or np.dtype(actions.dtype).kind not in "iu" or np.any(actions.minimum):
+    if (
+        maximum is None
+        or len(actions.shape) != 1
+        or np.dtype(actions.dtype).kind not in "iu"
+        or np.any(actions.minimum)
+    ):
         raise InvalidArgumentError(
             "`environment_spec.actions` must have `num_values`, or be bounded integers [G] from 0 on; got"
             f" {_checks.short_repr(actions)}"

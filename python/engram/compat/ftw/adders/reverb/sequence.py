@@ -34,7 +34,7 @@ class SequenceAdder(adders.SequenceAdder):
             delta_encoded: Whether integers are stored as differences from step to step.
             chunk_length: See there.
             priority_fns: See there.
-            pad_end_of_episode: Whether rows of zeros complete the last item of an episode, or else its rows are dropped.
+            pad_end_of_episode: Whether rows of zeros complete the last item of an episode. If False, it is dropped.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever.
 
         Raises:

@@ -43,7 +43,7 @@ class LazyModule:
         return self._module
 
     @module.setter
-    def module(self, module: Any) -> None:
+    def module(self, module: Any) -> None:  # noqa: ANN401, an Equinox module
         self._module = module
 
     @property

@@ -150,8 +150,9 @@ class PeriodicVariationalUnit(VariationalUnit):
         """Maps inputs `[B, I]` and a state to mean and scale `[B, Z]` and the next state."""
         candidate = super().__call__(x, state.core_state)
         due = state.step % _checks.integer("`period`", value_of(self._period)) == 0
-        params, core_state = batch_select(due, candidate, (state.output, state.core_state))
-        return params, PeriodicRNNState(core_state, params, state.step + 1)  # type: ignore[arg-type]  # of one core
+        current: Any = (state.output, state.core_state)
+        params, core_state = batch_select(due, candidate, current)
+        return params, PeriodicRNNState(core_state, params, state.step + 1)
 
     def initial_state(self, batch_size: int) -> PeriodicRNNState:
         """Returns zeros for B elements."""

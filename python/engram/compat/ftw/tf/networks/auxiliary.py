@@ -9,7 +9,7 @@ import numpy as np
 from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.actions import NumActions
-from engram.agents.ftw.networks import OAR, PixelControlHead, RewardPredictionHead
+from engram.agents.ftw.networks import OAR, PixelControlHead, RewardPredictionHead, RPTHOutput
 from engram.agents.ftw.networks.num_actions import static_num_actions
 from engram.agents.ftw.networks.policy_network import CoreState
 from engram.compat.ftw.tf.networks._lazy_module import LazyModule
@@ -51,9 +51,11 @@ class PixelControl(LazyModule):
         num_actions = static_num_actions(num_actions)
         _checks.integer("`num_cells`", num_cells)
         _checks.integer("`channels`", channels)
-        self._make = lambda in_size, key: PixelControlHead(
-            in_size, num_actions, activation, num_cells=num_cells, channels=channels, key=key
-        )
+
+        def make(in_size: int, key: Any) -> PixelControlHead:  # noqa: ANN401, a JAX key
+            return PixelControlHead(in_size, num_actions, activation, num_cells=num_cells, channels=channels, key=key)
+
+        self._make = make
 
     def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
         """Makes the weights, unless they exist, for inputs `[..., in_size]`."""
@@ -97,7 +99,9 @@ class RNNPixelControlNetwork:
         if not isinstance(embed, OAREmbedding):
             raise InvalidArgumentError(f"`embed` must be an OAREmbedding; got {_checks.short_repr(embed)}")
         if not isinstance(core, LSTM | RPTH):
-            raise InvalidArgumentError(f"`core` must be an LSTM, an RPTH or its wrapper; got {_checks.short_repr(core)}")
+            raise InvalidArgumentError(
+                f"`core` must be an LSTM, an RPTH or its wrapper; got {_checks.short_repr(core)}"
+            )
         self.embed, self.core = embed, core
         self.head = PixelControl(num_actions, activation, num_cells=num_cells, channels=channels, seed=seed)
 
@@ -118,11 +122,11 @@ class RNNPixelControlNetwork:
             Action values `[T, B, cells, cells, A]`, and the last state.
         """
         self.build(np.shape(oar[0])[2:])
-        outputs = []
+        outputs: list[Any] = []
         for step in range(np.shape(oar[0])[0]):
             embedding = self.embed(OAR(*(part[step] for part in oar)))
             output, state = self.core(embedding, state)  # type: ignore[arg-type]  # of this core
-            outputs.append(output if isinstance(self.core, LSTM) else output.z)  # type: ignore[union-attr]  # see there
+            outputs.append(output.z if isinstance(output, RPTHOutput) else output)
         return self.head(jax.numpy.stack(outputs)), state
 
     def __call__(self, oar: Any, state: CoreState) -> tuple[jax.Array, CoreState]:  # noqa: ANN401, an OAR
@@ -153,9 +157,11 @@ class RewardPrediction(LazyModule):
         """
         super().__init__(seed)
         _checks.integer("`hidden_size`", hidden_size)
-        self._make = lambda feature_size, length, key: RewardPredictionHead(
-            feature_size, length, hidden_size, activation, key=key
-        )
+
+        def make(feature_size: int, length: int, key: Any) -> RewardPredictionHead:  # noqa: ANN401, a JAX key
+            return RewardPredictionHead(feature_size, length, hidden_size, activation, key=key)
+
+        self._make = make
 
     def build(self, feature_size: int, sequence_length: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
         """Makes the weights, unless they exist, for the features of `sequence_length` frames."""

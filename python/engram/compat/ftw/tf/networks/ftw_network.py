@@ -151,5 +151,6 @@ class FtwNetwork(LazyModule):
         return selected
 
     def _next_key(self) -> jax.Array:
+        key: jax.Array
         self._key, key = jax.random.split(self._key)
         return key

@@ -13,8 +13,8 @@ from engram.agents.ftw.networks import GaussianHeadConfig, LSTMState, PeriodicRN
 from engram.agents.ftw.networks.policy_network import state_batch_size
 from engram.compat.ftw.tf.networks._lazy_module import LazyModule, random_key, value_of
 from engram.compat.ftw.tf.networks._variational_units import PeriodicVariationalUnit, VariationalUnit
-from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
 from engram.compat.ftw.tf.networks.distributional import LocScaleDistributionParameters
+from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
 from engram.errors import InvalidArgumentError
 
 __all__ = [

@@ -16,7 +16,7 @@ __all__ = ["FtwTorso"]
 class FtwTorso(LazyModule):
     """Convolutions, residual blocks and a dense layer; see `engram.agents.ftw.networks.FtwTorso`."""
 
-    def __init__(  # noqa: PLR0917, FTW's signature
+    def __init__(
         self,
         conv_filters: Filters = ((32, 8, 4), (64, 4, 2)),
         residual_filters: Filters = ((64, 3, 1), (64, 3, 1)),

@@ -20,9 +20,9 @@ def to_items(sample: Any, *, scale_pixels: bool) -> MaskedStep:  # noqa: ANN401,
     """Returns items `[B, R, ...]` with a mask.
 
     Args:
-        sample: `Step`s, `MaskedStep`s, or other tuples with these names; or what has them as `data`. Without a mask, the
-            rows that adders append to an episode are recognized: after the last other row, all rows whose action,
-            reward, discount and logits are zero.
+        sample: `Step`s, `MaskedStep`s, or other tuples with these names; or what has them as `data`. Without a mask,
+            the rows that adders append to an episode are recognized: the last rows whose action, reward, discount and
+            logits are all zero.
         scale_pixels: See `as_pixels`.
     """
     data = getattr(sample, "data", sample)
@@ -43,8 +43,10 @@ def _mask(data: Any) -> Any:  # noqa: ANN401, arrays
 def to_windows(zero: Any, nonzero: Any, *, scale_pixels: bool) -> Windows:  # noqa: ANN401, samples
     """Returns the windows of samples `[B // 2, L, ...]` of both datasets."""
     zero, nonzero = (getattr(sample, "data", sample) for sample in (zero, nonzero))
-    frames = (as_pixels(np.asarray(data.observation[0]), scale=scale_pixels) for data in (zero, nonzero))
-    return Windows(*frames, np.asarray(nonzero.reward)[:, -1])
+    zero_frames, nonzero_frames = (
+        as_pixels(np.asarray(data.observation[0]), scale=scale_pixels) for data in (zero, nonzero)
+    )
+    return Windows(zero_frames, nonzero_frames, np.asarray(nonzero.reward)[:, -1])
 
 
 def zeros_like_items(items: MaskedStep) -> MaskedStep:

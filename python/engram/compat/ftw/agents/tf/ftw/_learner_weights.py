@@ -33,14 +33,13 @@ class LearnerWeights(NamedTuple):
     def trees(self) -> dict[str, Any]:
         """Returns pytrees by name."""
         state, trees = self.learner_state, {}
+        optimizers: Any = state.optimizer
         for index, (part, (network, optimizer)) in enumerate(_NAMES.items()):
             params = getattr(state.params, part)
             if params is not None:
                 trees[network] = params
                 trees[optimizer] = (
-                    state.optimizer[index].mean_square.nu
-                    if self._is_separate
-                    else getattr(state.optimizer.mean_square.nu, part)
+                    optimizers[index].mean_square.nu if self._is_separate else getattr(optimizers.mean_square.nu, part)
                 )
         return trees
 
@@ -59,21 +58,23 @@ class LearnerWeights(NamedTuple):
             raise InvalidArgumentError(f"`weights`: wrong names; got {sorted(weights)}, expected {sorted(trees)}")
         new = {name: _replaced(name, tree, weights[name]) for name, tree in trees.items()}
         parts = [(new.get(network), new.get(optimizer)) for network, optimizer in _NAMES.values()]
-        params, squares = zip(*parts, strict=True)
-        state, memory = self.learner_state, self.learner_state.params.memory
+        memory = self.learner_state.params.memory
+        params, squares = (AgentNetworks(*each, memory) for each in zip(*parts, strict=True))
+        optimizer: Any = self.learner_state.optimizer
         if self._is_separate:
-            each = zip(state.optimizer, squares, strict=True)
-            optimizers = tuple(old if nu is None else _with_squares(old, nu) for old, nu in each)
-            return state._replace(params=AgentNetworks(*params, memory), optimizer=optimizers)  # type: ignore[arg-type]  # see separate_optimizers
-        optimizer = _with_squares(state.optimizer, AgentNetworks(*squares, memory))
-        return state._replace(params=AgentNetworks(*params, memory), optimizer=optimizer)
+            each = zip(optimizer, [new.get(name) for _, name in _NAMES.values()], strict=True)
+            optimizer = tuple(old if nu is None else _with_squares(old, nu) for old, nu in each)
+        else:
+            optimizer = _with_squares(optimizer, squares)
+        return self.learner_state._replace(params=params, optimizer=optimizer)
 
     def with_step(self, step: int) -> LearnerState:
         """Returns the state after this number of updates."""
-        state, count = self.learner_state, jnp.asarray(step, jnp.int32)
+        optimizer: Any = self.learner_state.optimizer
+        count = jnp.asarray(step, jnp.int32)
         if self._is_separate:
-            return state._replace(optimizer=tuple(each._replace(step=count) for each in state.optimizer))  # type: ignore[arg-type,attr-defined]  # see separate_optimizers
-        return state._replace(optimizer=state.optimizer._replace(step=count))
+            return self.learner_state._replace(optimizer=tuple(each._replace(step=count) for each in optimizer))  # type: ignore[arg-type]  # see separate_optimizers
+        return self.learner_state._replace(optimizer=optimizer._replace(step=count))
 
     @property
     def _is_separate(self) -> bool:
@@ -88,8 +89,6 @@ def _replaced(name: str, tree: Any, arrays: Sequence[Any]) -> Any:  # noqa: ANN4
     leaves, structure = jax.tree.flatten(tree)
     found, expected = [np.shape(array) for array in arrays], [leaf.shape for leaf in leaves]
     if found != expected:
-        raise InvalidArgumentError(
-            f"`weights[{name!r}]`: wrong arrays; got the shapes {found}, expected {expected}"
-        )
+        raise InvalidArgumentError(f"`weights[{name!r}]`: wrong arrays; got the shapes {found}, expected {expected}")
     converted = [jnp.asarray(array, leaf.dtype) for array, leaf in zip(arrays, leaves, strict=True)]
     return jax.tree.unflatten(structure, converted)

@@ -1,4 +1,4 @@
-"""Batches of a table, sampled one at a time: nothing is fetched ahead, so the queue holds all that is not trained yet."""
+"""Batches of a table, sampled one at a time: nothing is fetched ahead, so the queue holds what is not trained yet."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

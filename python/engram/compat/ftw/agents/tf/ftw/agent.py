@@ -1,9 +1,8 @@
 """The FTW agent in one process: replay, learner and actor."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from engram.agents.ftw.hyperparameters import HyperparametersContainer, Range, i
 from engram.agents.ftw.internal_rewards import initialize_internal_rewards
 from engram.agents.ftw.replay import QUEUE, can_sample_auxiliary, can_sample_queue, make_tables
 from engram.agents.ftw.seeds import seed_sequence
+from engram.compat.ftw.agents.tf.ftw._constructors import constructor_like, one_spelling
 from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
 from engram.compat.ftw.agents.tf.ftw.learning import FtwLearner
 from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets
@@ -33,8 +33,6 @@ with importing_extra("agents", "engram.compat.ftw"):
     import jax
 
 __all__ = ["FTW", "FTWWithoutActor"]
-
-Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
 
 class FTWWithoutActor:
@@ -149,10 +147,10 @@ class FTWWithoutActor:
             seed: Seed of all random numbers, together with `agent_id`.
 
         Raises:
-            InvalidArgumentError: An argument has the wrong type or value; `embed` is an `OAREmbedding`, of which the agent
-                makes its own; the batch is larger than the queue; or both spellings contradict each other.
+            InvalidArgumentError: An argument has the wrong type or value; `embed` is an `OAREmbedding`, of which the
+                agent makes its own; the batch is larger than the queue; or both spellings contradict each other.
         """
-        pixel_control = _use_pixel_control(use_pixel_cotrol, use_pixel_control)
+        pixel_control = one_spelling(use_pixel_cotrol=use_pixel_cotrol, use_pixel_control=use_pixel_control)
         self._config = ReplayConfig(
             sequence_length=sequence_length,
             batch_size=batch_size,
@@ -164,7 +162,9 @@ class FTWWithoutActor:
         )
         _checks.integer("`agent_id`", agent_id, low=0)
         if isinstance(embed, OAREmbedding):
-            raise InvalidArgumentError("`embed` must be a torso, not an OAREmbedding: the agent makes its own around it")
+            raise InvalidArgumentError(
+                "`embed` must be a torso, not an OAREmbedding: the agent makes its own around it"
+            )
         _checks.choice("`core_type`", core_type, ("lstm", "rpth", "rpth_dnc"))
         entropy = seed_sequence(seed).entropy
         seeds = np.random.SeedSequence(entropy, spawn_key=(agent_id,)).spawn(8)
@@ -217,7 +217,7 @@ class FTWWithoutActor:
         frame, *_ = environment_spec.observations
         self._network.build(tuple(frame.shape))
         self._extra_spec = _extra_spec(self._network)
-        self._adder_options = {
+        self._adder_options: dict[str, Any] = {
             "sequence_length": sequence_length,
             "use_pixel_control": pixel_control,
             "use_reward_prediction": use_reward_prediction,
@@ -225,9 +225,7 @@ class FTWWithoutActor:
             "reward_prediction_sequence_period": reward_prediction_sequence_period,
         }
         self._uint_pixels_to_float = uint_pixels_to_float
-        self._store = engram.Store(
-            make_tables(self._config, None, None), seed=int(store_seed.generate_state(1)[0])
-        )
+        self._store = engram.Store(make_tables(self._config, None, None), seed=int(store_seed.generate_state(1)[0]))
         queue, control_items, nonzero_windows, zero_windows = create_datasets(
             self._store,
             environment_spec,
@@ -347,35 +345,11 @@ class FTWWithoutActor:
         self.close()
 
     def _make_actor(self, seed: Any, timeout: float | None) -> FtwActor:  # noqa: ANN401, see engram.agents.ftw.seeds
-        """Returns an actor with new adders and the learner's parameters; adders wait this many seconds for the queue."""
+        """Returns an actor with new adders, which wait `timeout` seconds, and the learner's parameters."""
         adders = create_adders(
             self._store, **self._adder_options, pad_end_of_episode=True, overlap=True, timeout=timeout
         )
         return FtwActor(self._network, *adders, uint_pixels_to_float=self._uint_pixels_to_float, seed=seed)
-
-
-def constructor_like(init: Callable[..., None], **defaults: Any) -> Callable[[Constructor], Constructor]:  # noqa: ANN401, values
-    """Gives a constructor that takes keywords the signature and docstring of another one, with some other defaults.
-
-    Args:
-        init: The other one.
-        **defaults: Other defaults by argument.
-    """
-    signature = inspect.signature(init)
-    parameters = [each.replace(default=defaults.get(each.name, each.default)) for each in signature.parameters.values()]
-    signature = signature.replace(parameters=parameters)
-
-    def decorate(own: Constructor) -> Constructor:
-        def __init__(*args: Any, **keywords: Any) -> None:  # noqa: ANN401, N807, arguments of a constructor
-            bound = signature.bind(*args, **keywords)
-            bound.apply_defaults()
-            own(**bound.arguments)
-
-        __init__.__signature__ = signature  # type: ignore[attr-defined]  # read by `inspect`
-        __init__.__doc__ = init.__doc__
-        return __init__  # type: ignore[return-value]  # the same arguments
-
-    return decorate
 
 
 class FTW(FTWWithoutActor):
@@ -431,8 +405,8 @@ class FTW(FTWWithoutActor):
         size = self._store.info()[QUEUE].size
         if size >= self._config.max_queue_size:
             raise InvalidArgumentError(
-                f"`observe`: the queue is full, with {size} sequences, and waiting for the learner would never end in this"
-                " thread; call `update`"
+                f"`observe`: the queue is full, with {size} sequences, and this thread is the one that trains on"
+                " them; call `update`"
             )
         # The end of an episode may complete two sequences. If the queue has room for one of them, the other one follows
         # after the next update.
@@ -450,23 +424,10 @@ class FTW(FTWWithoutActor):
         self._learner.run()
 
 
-def _use_pixel_control(misspelled: bool, spelled: bool | None) -> bool:  # noqa: FBT001, see FTWWithoutActor
-    """Returns the value of both spellings, of which the second one is None by default."""
-    for name, value in (("use_pixel_cotrol", misspelled), ("use_pixel_control", spelled)):
-        if value is not None:
-            _checks.boolean(f"`{name}`", value)
-    default = inspect.signature(FTWWithoutActor.__init__).parameters["use_pixel_cotrol"].default
-    if spelled is None or spelled == misspelled:
-        return misspelled
-    if misspelled != default:
-        raise InvalidArgumentError(
-            f"`use_pixel_cotrol` and `use_pixel_control` are one argument; got {misspelled} and {spelled}"
-        )
-    return spelled
-
-
 def _extra_spec(network: FtwNetwork) -> dict[str, Any]:
     """Returns arrays like one step's extras."""
-    state = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), jax.eval_shape(lambda: network.initial_state(1)))
+    state = jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), jax.eval_shape(lambda: network.initial_state(1))
+    )
     sizes = group_sizes(network.num_actions)
     return {"core_state": state, "logits": np.zeros(sum(sizes), np.float32)}

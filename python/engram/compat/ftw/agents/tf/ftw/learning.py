@@ -1,7 +1,7 @@
 """The learner."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,7 @@ class FtwLearner:
             learner_id: Number of this learner, which separates its random numbers from those of others.
             counter: Counts `steps` and `walltime`. Default: a new one.
             logger: Receives the metrics of each step. Default: they are not logged.
-            separate_optimizers: Whether each task has an optimizer of its own, in place of one for the sum of all losses.
+            separate_optimizers: Whether each task has an optimizer of its own. Default: one for the sum of all losses.
             seed: Seed of the latent variables.
 
         Raises:
@@ -126,10 +126,10 @@ class FtwLearner:
         self._control = None if pixel_control_dataset is None else pixel_control_network
         self._prediction = None if zero_reward_prediction_dataset is None else reward_prediction_network
         self._batches = iter(dataset)
-        self._control_batches = self._control and iter(pixel_control_dataset)
-        self._window_batches = self._prediction and tuple(
-            map(iter, (zero_reward_prediction_dataset, nonzero_reward_prediction_dataset))
-        )
+        self._auxiliary_batches = [
+            iter(() if each is None else each)
+            for each in (pixel_control_dataset, zero_reward_prediction_dataset, nonzero_reward_prediction_dataset)
+        ]
         if policy_network.embed.internal_rewards is None:
             policy_network.embed.internal_rewards = internal_rewards
         self._values = {
@@ -275,8 +275,11 @@ class FtwLearner:
         if self._state is None:
             control_key, prediction_key, key = jax.random.split(self._key, 3)
             self._policy.build(observation_shape)
-            control = self._control and self._control.build(observation_shape, control_key).head.module
-            prediction = self._prediction and self._prediction.build(observation_shape, prediction_key).head.module
+            control = prediction = None
+            if self._control is not None:
+                control = self._control.build(observation_shape, control_key).head.module
+            if self._prediction is not None:
+                prediction = self._prediction.build(observation_shape, prediction_key).head.module
             networks = AgentNetworks(self._policy.module, control, prediction, memory=True)
             params, self._static = split_networks(networks)
             init = separate.init if self._separate else learner.init
@@ -293,16 +296,17 @@ class FtwLearner:
             self._prediction.head.module = networks.reward_prediction
 
     def _batch(self, items: Any) -> Batch:  # noqa: ANN401, MaskedStep
+        control_batches, *window_batches = self._auxiliary_batches
         ready = bool((self._control or self._prediction) and self._can_sample_auxiliary())
         control = windows = None
         if self._control:
             control = zeros_like_items(items)
             if ready:
-                control = to_items(next(self._control_batches), scale_pixels=self._scales_pixels)
+                control = to_items(next(control_batches), scale_pixels=self._scales_pixels)
         if self._prediction:
             windows = zeros_like_windows(items, self._prediction.sequence_length)
             if ready:
-                windows = to_windows(*map(next, self._window_batches), scale_pixels=self._scales_pixels)
+                windows = to_windows(*map(next, window_batches), scale_pixels=self._scales_pixels)
         return Batch(items, control, windows, np.float32(ready))
 
     def _check_shared_values(self) -> None:

@@ -20,6 +20,7 @@ from engram.compat.ftw.adders.reverb.rnn_sequence import NonOverlappingRNNSequen
 from engram.compat.ftw.agents.tf.ftw._table_batches import TableBatches
 from engram.compat.ftw.datasets import _specs
 from engram.compat.reverb.tensor_spec import TensorSpec
+
 __all__ = [
     "create_adders",
     "create_datasets",
@@ -147,7 +148,7 @@ def create_datasets(  # noqa: PLR0917, FTW's signature
     row = _specs.from_environment(environment_spec, extra_spec, **options)
     item = _specs.sequence_specs(row, sequence_length + overlap, first_state_only=True)
     if overlap:
-        item = MaskedStep(*item, mask=TensorSpec((sequence_length + 1,), np.float32))
+        item = MaskedStep(*item, TensorSpec((sequence_length + 1,), np.float32))
     queue = TableBatches(store=store, table=QUEUE, batch_size=batch_size, nest=item)
     control = TableBatches(store=store, table=PIXEL_CONTROL, batch_size=batch_size, nest=item)
     if not use_reward_prediction:
@@ -180,8 +181,8 @@ def create_reverb_tables(  # noqa: PLR0917, FTW's signature
         max_reward_pred_buffer_size: Items of each table of reward prediction; the oldest is removed first.
 
     Returns:
-        (tables, can_sample_queue, can_sample_auxiliary). The functions have no arguments: whether the queue has a batch,
-        and whether the tables of all auxiliary tasks have one, which is False without auxiliary tasks.
+        (tables, can_sample_queue, can_sample_auxiliary). The functions have no arguments: whether the queue has a
+        batch, and whether the tables of all auxiliary tasks have one, which is False without auxiliary tasks.
 
     Raises:
         InvalidArgumentError: A size is not a positive integer, or a table is smaller than its part of a batch.
