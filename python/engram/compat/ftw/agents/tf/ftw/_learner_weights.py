@@ -59,7 +59,10 @@ class LearnerWeights(NamedTuple):
         new = {name: _replaced(name, tree, weights[name]) for name, tree in trees.items()}
         parts = [(new.get(network), new.get(optimizer)) for network, optimizer in _NAMES.values()]
         memory = self.learner_state.params.memory
-        params, squares = (AgentNetworks(*each, memory) for each in zip(*parts, strict=True))
+        params, squares = (
+            AgentNetworks(policy, control, prediction, memory)
+            for policy, control, prediction in zip(*parts, strict=True)
+        )
         optimizer: Any = self.learner_state.optimizer
         if self._is_separate:
             each = zip(optimizer, [new.get(name) for _, name in _NAMES.values()], strict=True)

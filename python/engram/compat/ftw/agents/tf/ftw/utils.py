@@ -148,7 +148,7 @@ def create_datasets(  # noqa: PLR0917, FTW's signature
     row = _specs.from_environment(environment_spec, extra_spec, **options)
     item = _specs.sequence_specs(row, sequence_length + overlap, first_state_only=True)
     if overlap:
-        item = MaskedStep(*item, TensorSpec((sequence_length + 1,), np.float32))
+        item = MaskedStep(**item._asdict(), mask=TensorSpec((sequence_length + 1,), np.float32))
     queue = TableBatches(store=store, table=QUEUE, batch_size=batch_size, nest=item)
     control = TableBatches(store=store, table=PIXEL_CONTROL, batch_size=batch_size, nest=item)
     if not use_reward_prediction:
