@@ -177,33 +177,6 @@ def test_seed_and_agent_id_determine_a_run():
     assert not equal(weights(), weights(agent_id=1))
 
 
-def test_weights_continue_a_run_bit_for_bit():
-    networks, other = Networks(), Networks(seed=9)
-    items = [sample_items(networks, seed) for seed in range(3)]
-    learner = networks.learner(items)
-    learner.step()
-    weights = learner.get_weights()
-    key = learner._state.key
-    assert [learner.step(), learner.step()] == [True, True]
-    again = other.learner(items[1:])
-    again.set_weights(weights)
-    again.set_step(1)
-    again._state = again._state._replace(key=key)
-    assert [again.step(), again.step()] == [True, True]
-    assert equal(again.get_weights(), learner.get_weights())
-    assert again.get_step() == learner.get_step() == 3
-
-
-def sample_items(networks, seed):
-    """Returns a batch of sequences that an actor played."""
-    with engram.Store([engram.Table.queue("queue", max_size=10)]) as store:
-        adder, _ = utils.create_adders(store, 4, pad_end_of_episode=True, overlap=True)
-        play(acting.FtwActor(networks.policy, adder, seed=seed), Environment(seed=seed), 7)
-        spec = extra_spec(networks.policy)
-        dataset, *_ = utils.create_datasets(store, environment_spec(), BATCH, 4, spec, overlap=True)
-        return next(iter(dataset))
-
-
 def test_observing_with_a_full_queue_is_an_error_and_updates_make_room():
     with agent(max_queue_size=2, batch_size=2) as agent_:
         environment = Environment()
