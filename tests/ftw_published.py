@@ -9,6 +9,7 @@ from ftw_agent import FRAME, Scripted, first_of
 from engram.compat import ftw
 from engram.envs import OAR
 
+BOTH_TASKS = {"use_pixel_control": True, "use_reward_prediction": True}
 LENGTHS = ((7, 0.0), (5, 1.0), (1, 0.0))  # transitions, and the last discount
 
 
@@ -124,6 +125,6 @@ def agent(**options):
 
 def equal(one: Iterable, other: Iterable) -> bool:
     """Returns whether two weights of `get_weights` are equal, bit for bit."""
-    return all(
-        np.array_equal(a, b) for name in one for a, b in zip(one[name], other[name], strict=True)
-    ) and set(one) == set(other)
+    return all(np.array_equal(a, b) for name in one for a, b in zip(one[name], other[name], strict=True)) and set(
+        one
+    ) == set(other)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from ftw_agent import FRAME
-from ftw_published import Environment, Networks, agent, environment_spec, equal, extra_spec, play
+from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, extra_spec, play
 from support import raises
 
 import engram
@@ -23,14 +23,15 @@ def batches():
     names = ("queue", "uniform_replay_buffer_pixel_control", NONZERO_REWARD, ZERO_REWARD)
     tables = [engram.Table(name, max_size=100) for name in names[1:]]
     with engram.Store([engram.Table.queue("queue", max_size=100), *tables], seed=0) as store:
-        adders = ftw.create_adders(store, 4, True, True, pad_end_of_episode=True, overlap=True)
+        adders = ftw.create_adders(store, 4, **BOTH_TASKS, pad_end_of_episode=True, overlap=True)
         environment = Environment(rewards=lambda _env, _episode, step: step % 3 == 1)
         play(ftw.FtwActor(networks.policy, *adders, seed=0), environment, 13)
         for adder in adders:
             adder.flush()
         spec = extra_spec(networks.policy)
         return [
-            next(iter(each)) for each in ftw.create_datasets(store, environment_spec(), 2, 4, spec, True, True, overlap=True)
+            next(iter(each))
+            for each in ftw.create_datasets(store, environment_spec(), 2, 4, spec, **BOTH_TASKS, overlap=True)
         ]
 
 
@@ -132,7 +133,9 @@ def test_bug_21_separate_optimizers_are_an_option(batches):
     for learner in (joint, separate):
         learner.step()
     one, other = joint.get_weights(), separate.get_weights()
-    assert len(other["pixel_control_optimizer"]) == len(other["optimizer"]) == len(jax.tree.leaves(separate._state.params))
+    assert (
+        len(other["pixel_control_optimizer"]) == len(other["optimizer"]) == len(jax.tree.leaves(separate._state.params))
+    )
     # Reward prediction has the last word on the torso, with a full step of its own.
     assert not any(map(np.array_equal, one["policy_network"][:2], other["policy_network"][:2]))
     separate.set_weights(initial)
@@ -255,7 +258,9 @@ def test_networks_and_datasets_are_checked(batches):
         ftw.FtwLearner(networks.policy, [], 0.1, 3, networks.rewards, None, other.prediction)
     with raises(InvalidArgumentError, "`slow_core_period` must be that of the policy network; got 4, expected 3"):
         ftw.FtwLearner(networks.policy, [], 0.1, 4, networks.rewards)
-    with raises(InvalidArgumentError, "`internal_rewards` must be that of the policy network; got [0.3], expected [0.7]"):
+    with raises(
+        InvalidArgumentError, "`internal_rewards` must be that of the policy network; got [0.3], expected [0.7]"
+    ):
         ftw.FtwLearner(networks.policy, [], 0.1, 3, ftw.InternalRewards(1, 0.3))
 
 

@@ -1,4 +1,4 @@
-"""Bugs of the published networks, actor and agent that Engram does not have; the numbers are those of docs/coming-from-ftw.md."""
+"""Bugs of the published networks, actor and agent that Engram does not have; see docs/coming-from-ftw.md."""
 
 import warnings
 
@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ftw_agent import FRAME
-from ftw_published import Environment, Networks, agent, environment_spec, play, torso
+from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, play, torso
 
+from engram.adders import Step
 from engram.agents.ftw.losses.pixel_control import pseudo_rewards, q_targets
-from engram.compat import ftw
+from engram.compat import ftw, reverb
 from engram.compat.ftw.agents.tf.ftw._batches import to_items
 from engram.envs import OAR
 
@@ -66,8 +67,6 @@ def test_bug_1_the_learner_keeps_pixels_for_its_networks_to_divide():
 
 
 def ftw_step(observation, action, reward, discount, extras):
-    from engram.adders import Step  # noqa: PLC0415, used here only
-
     return Step(observation, action, reward, discount, np.zeros(discount.shape, bool), extras)
 
 
@@ -113,19 +112,17 @@ def test_bugs_6_7_and_25_events_and_decomposed_actions_with_all_tasks():
     environment = Environment(
         ((9, 0.0), (6, 1.0)), groups=(2,), events=(2,), rewards=lambda _env, _episode, step: step % 3 == 1
     )
-    tables, can_sample, can_sample_auxiliary = ftw.create_reverb_tables(2, 20, True, True)
-    from engram.compat import reverb  # noqa: PLC0415, used here only
-
+    tables, can_sample, can_sample_auxiliary = ftw.create_reverb_tables(2, 20, **BOTH_TASKS)
     server = reverb.Server(tables, host="localhost")
     client = server.localhost_client()
-    adders = ftw.create_adders(client, 4, True, True, pad_end_of_episode=True, overlap=True)
+    adders = ftw.create_adders(client, 4, **BOTH_TASKS, pad_end_of_episode=True, overlap=True)
     actor = ftw.FtwActor(networks.policy, *adders, seed=0)
     play(actor, environment, 15)
     for adder in adders:
         adder.flush()
     state = jax.tree.map(lambda leaf: np.asarray(leaf)[0], networks.policy.initial_state(1))
     extras = {"core_state": state, "logits": np.zeros(5, np.float32)}
-    datasets = ftw.create_datasets(client, spec, 2, 4, extras, True, True, overlap=True)
+    datasets = ftw.create_datasets(client, spec, 2, 4, extras, **BOTH_TASKS, overlap=True)
     learner = networks.learner(*datasets, can_sample=can_sample, can_sample_auxiliary=can_sample_auxiliary)
     assert learner.step()
     assert learner.get_step() == 1

@@ -39,7 +39,7 @@ def observations(store_, table):
 
 
 def test_bug_4_the_table_of_zero_rewards_counts_too():
-    tables, _, can_sample_auxiliary = ftw.create_reverb_tables(4, 8, False, True)
+    tables, _, can_sample_auxiliary = ftw.create_reverb_tables(4, 8, use_reward_prediction=True)
     server = reverb.Server(tables, host="localhost")
     client = server.localhost_client()
     assert not can_sample_auxiliary()
@@ -74,7 +74,7 @@ def test_tables_have_the_published_order_and_sizes(tasks):
 
 def test_bug_7_events_are_rewards_if_any_is_not_zero():
     with store("queue", NONZERO_REWARD, ZERO_REWARD) as store_:
-        _, adder = ftw.create_adders(store_, 4, False, True, 2)
+        _, adder = ftw.create_adders(store_, 4, use_reward_prediction=True, reward_prediction_sequence_length=2)
         adder.add_first(restart(np.float32(0)))
         for events in ((0, 0), (0, 1), (0, 0), (-1, 1)):
             adder.add(np.int32(0), transition(np.float32(events), np.float32(0), np.float32(1)))
@@ -94,7 +94,11 @@ def test_bug_13_every_transition_is_in_exactly_one_item():
         (*where(frame)[1:], float(reward), float(discount))
         for item in range(size)
         for frame, reward, discount, mask in zip(
-            items.observation.observation[item, :-1], items.reward[item], items.discount[item], items.mask[item], strict=False
+            items.observation.observation[item, :-1],
+            items.reward[item],
+            items.discount[item],
+            items.mask[item],
+            strict=False,
         )
         if mask
     ]
@@ -137,7 +141,7 @@ def test_bug_16_no_window_has_only_padding_that_is_new():
 def test_bug_18_windows_end_with_an_observed_reward():
     with store("queue", NONZERO_REWARD, ZERO_REWARD) as store_:
         for pad in (False, True):
-            _, adder = ftw.create_adders(store_, 4, False, True, pad_end_of_episode=pad)
+            _, adder = ftw.create_adders(store_, 4, use_reward_prediction=True, pad_end_of_episode=pad)
             add_numbered(adder, 6, [0, 0, 1, 0, -2, 0])
             assert observations(store_, NONZERO_REWARD) == [[1, 2, 3], [3, 4, 5]]
             assert observations(store_, ZERO_REWARD) == [[2, 3, 4], [4, 5, 6]]
@@ -183,5 +187,5 @@ def test_bug_33_no_item_crosses_an_episode():
 
 def test_an_odd_batch_has_two_equal_halves_of_windows():
     with store("queue", NONZERO_REWARD, ZERO_REWARD) as store_:
-        datasets = ftw.create_datasets(store_, environment_spec(), 5, 4, None, False, True)
+        datasets = ftw.create_datasets(store_, environment_spec(), 5, 4, use_reward_prediction=True)
         assert [dataset and dataset.batch_size for dataset in datasets] == [5, None, 2, 2]

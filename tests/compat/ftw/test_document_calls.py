@@ -1,11 +1,11 @@
-"""What the published documents call works: tables on a server, adders, datasets, learner, actor, and the whole agent."""
+"""The calls of the published documents work: tables on a server, adders, datasets, learner, actor, whole agent."""
 
 import itertools
 
 import numpy as np
 import pytest
 from ftw_agent import where
-from ftw_published import Environment, Networks, agent, environment_spec, equal, extra_spec, play
+from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, extra_spec, play
 from support import raises, wait_until
 
 import engram
@@ -34,7 +34,7 @@ def served():
 def test_actor_and_learner_with_a_server(served):
     tables, address, can_sample_queue, can_sample_auxiliary = served
     networks = Networks()
-    adder, reward_prediction_adder = utils.create_adders(address, ROWS, True, True)
+    adder, reward_prediction_adder = utils.create_adders(address, ROWS, **BOTH_TASKS)
     actor = acting.FtwActor(networks.policy, adder, reward_prediction_adder, seed=0)
     assert not can_sample_queue()
     assert not can_sample_auxiliary()
@@ -46,7 +46,7 @@ def test_actor_and_learner_with_a_server(served):
     assert can_sample_auxiliary()
     client = reverb.Client(address)
     queue, control, nonzero, zero = utils.create_datasets(
-        client, environment_spec(), BATCH, ROWS, extra_spec(networks.policy), True, True
+        client, environment_spec(), BATCH, ROWS, extra_spec(networks.policy), **BOTH_TASKS
     )
     learner = networks.learner(
         queue, control, nonzero, zero, can_sample=can_sample_queue, can_sample_auxiliary=can_sample_auxiliary
@@ -129,6 +129,7 @@ def test_the_agent_learns_from_an_environment():
         logger=Logger(),
         seed=0,
     )
+
     def update():
         agent_.update()
         return bool(logged) and logged[-1]["reward_prediction_loss"] != 0
@@ -181,7 +182,8 @@ def test_observing_with_a_full_queue_is_an_error_and_updates_make_room():
     with agent(max_queue_size=2, batch_size=2) as agent_:
         environment = Environment()
         text = (
-            "`observe`: the queue is full, with 2 sequences, and this thread is the one that trains on them; call `update`"
+            "`observe`: the queue is full, with 2 sequences, and this thread is the one that trains on them; call"
+            " `update`"
         )
         with raises(InvalidArgumentError, text):
             play(agent_, environment, 100)

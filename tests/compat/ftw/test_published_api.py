@@ -14,8 +14,8 @@ from engram.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.jax
 
-SHARED = """sequence_length num_environment_events=1 embed=None max_queue_size={queue} batch_size={batch} hidden_size=256
-use_pixel_cotrol=True use_reward_prediction=True reward_prediction_sequence_length=3
+SHARED = """sequence_length num_environment_events=1 embed=None max_queue_size={queue} batch_size={batch}
+hidden_size=256 use_pixel_cotrol=True use_reward_prediction=True reward_prediction_sequence_length=3
 reward_prediction_sequence_period=1 num_dimensions=256 dnc_clip_value=None use_dnc_linear_projection=True init_scale=0.1
 min_scale=1e-06 tanh_mean=False fixed_scale=False use_tfd_independent=False variational_unit_w_init=None
 variational_unit_b_init=None strict_period_order=True dnc_memory_size=450 dnc_word_size=32 dnc_num_reads=4
@@ -174,7 +174,9 @@ def test_the_right_spelling_of_pixel_control_replaces_the_default():
         assert not names & set(off.get_weights())
     with agent(use_pixel_cotrol=False, use_pixel_control=None) as off:
         assert not names & set(off.get_weights())
-    with raises(InvalidArgumentError, "`use_pixel_cotrol` and `use_pixel_control` are one argument; got False and True"):
+    with raises(
+        InvalidArgumentError, "`use_pixel_cotrol` and `use_pixel_control` are one argument; got False and True"
+    ):
         agent(use_pixel_cotrol=False, use_pixel_control=True)
 
 
@@ -232,4 +234,7 @@ def test_heads_draw_with_given_noise():
     head = ftw.MultivariateNormalDiagLocScaleHead(2, seed=0)
     params = head(np.ones((3, 4), np.float32))
     assert np.allclose(params.sample(np.zeros((3, 2))), params.loc)
-    assert ftw.MultivariateNormalDiagHead(2, fixed_scale=True)(np.ones((3, 4))).scale.tolist() == [[pytest.approx(0.3)] * 2] * 3
+    assert (
+        ftw.MultivariateNormalDiagHead(2, fixed_scale=True)(np.ones((3, 4))).scale.tolist()
+        == [[pytest.approx(0.3)] * 2] * 3
+    )

@@ -14,10 +14,13 @@ class Counter:
         self._counts: dict[str, float] = {}
 
     def increment(self, **counts: float) -> dict[str, float]:
-        """Adds numbers to the counts of these names, and returns all counts.
+        """Adds numbers to the counts of these names.
 
         Args:
             **counts: What to add, by name.
+
+        Returns:
+            All counts.
         """
         with self._lock:
             for name, count in counts.items():

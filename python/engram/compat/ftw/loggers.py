@@ -11,7 +11,11 @@ class Logger(Protocol):
     """What writes metrics. Acme's loggers work."""
 
     def write(self, data: Mapping[str, Any]) -> None:
-        """Writes values by name."""
+        """Writes values.
+
+        Args:
+            data: Values by name.
+        """
 
 
 class TerminalLogger:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 from engram.agents.ftw.seeds import seed_sequence
 from engram.errors import InvalidArgumentError
 
-__all__ = ["LazyModule", "random_key", "value_of"]
+__all__ = ["LazyModule", "attach", "random_key", "value_of"]
 
 
 class LazyModule:
@@ -51,16 +52,17 @@ class LazyModule:
         """The parameters."""
         return jax.tree.leaves(self.module)
 
-    def belongs_to(self, part: Callable[[], Any]) -> None:
-        """From now on, refers to the module that `part` returns; no effect if another network contains this one."""
-        if self._part is None:
-            self._part, self._module = part, None
-
-    def make(self, make: Callable[[Any], Any], key: Any = None) -> Self:  # noqa: ANN401, JAX keys and a module
+    def _make_module(self, make: Callable[[Any], Any], key: Any = None) -> Self:  # noqa: ANN401, JAX keys and a module
         """Makes the module with a random key, unless it exists: of this object's seed, or else the given one."""
         if not self.is_built:
-            self._module = make(random_key(self._seed) if self._seed is not None or key is None else key)
+            self._module = make(_key_of(self._seed) if self._seed is not None or key is None else key)
         return self
+
+
+def attach(part: LazyModule, get: Callable[[], Any]) -> None:
+    """From now on, the part refers to the module that `get` returns; no effect if another network contains it."""
+    if part._part is None:  # noqa: SLF001, same module
+        part._part, part._module = get, None  # noqa: SLF001, same module
 
 
 def random_key(seed: Any) -> Any:  # noqa: ANN401, see Args
@@ -68,8 +70,16 @@ def random_key(seed: Any) -> Any:  # noqa: ANN401, see Args
 
     Args:
         seed: See `engram.agents.ftw.seeds.seed_sequence`.
+
+    Raises:
+        InvalidArgumentError: It is no seed.
     """
-    return jax.random.key(int(seed_sequence(seed).generate_state(1)[0]))
+    return _key_of(seed_sequence(seed))
+
+
+def _key_of(seed: np.random.SeedSequence | None) -> Any:  # noqa: ANN401, a JAX key
+    sequence = np.random.SeedSequence() if seed is None else seed
+    return jax.random.key(int(sequence.generate_state(1)[0]))
 
 
 def value_of(value: Any) -> Any:  # noqa: ANN401, a value or a hyperparameter

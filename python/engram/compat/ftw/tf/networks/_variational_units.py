@@ -78,7 +78,7 @@ class VariationalUnit(LazyModule):
 
     def __call__(self, x: jax.Array, state: Any) -> tuple[LocScaleDistributionParameters, Any]:  # noqa: ANN401, LSTMState or DNCState
         """Maps inputs `[B, I]` and a state to mean and scale `[B, Z]` and the next state."""
-        self.make(lambda key: self._make(x.shape[-1], key))
+        self._make_module(lambda key: self._make(x.shape[-1], key))
         if self._memory is None:
             params, unit, _ = self.module(x, UnitState(state, None), None, None)
             return params, unit.lstm
@@ -87,7 +87,11 @@ class VariationalUnit(LazyModule):
         return params, DNCState(unit.reads, access_state, unit.lstm)
 
     def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401, LSTMState or DNCState
-        """Returns zeros for B elements."""
+        """Returns zeros for B elements.
+
+        Args:
+            batch_size: B.
+        """
         zeros = jnp.zeros((batch_size, self.hidden_size))
         lstm = LSTMState(zeros, zeros)
         if self._memory is None:
@@ -155,7 +159,11 @@ class PeriodicVariationalUnit(VariationalUnit):
         return params, PeriodicRNNState(core_state, params, state.step + 1)
 
     def initial_state(self, batch_size: int) -> PeriodicRNNState:
-        """Returns zeros for B elements."""
+        """Returns zeros for B elements.
+
+        Args:
+            batch_size: B.
+        """
         zeros = jnp.zeros((batch_size, self.num_dimensions))
         params = LocScaleDistributionParameters(zeros, zeros)
         step = jnp.zeros(batch_size, jnp.int32)

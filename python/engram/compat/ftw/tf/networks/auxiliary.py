@@ -58,8 +58,16 @@ class PixelControl(LazyModule):
         self._make = make
 
     def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for inputs `[..., in_size]`."""
-        return self.make(lambda made_key: self._make(in_size, made_key), key)
+        """Makes the weights, unless they exist..., in_size]`.
+
+        Args:
+            in_size: Size of the inputs' last axis.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
+        return self._make_module(lambda made_key: self._make(in_size, made_key), key)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[..., I]` to action values `[..., cells, cells, A]`."""
@@ -106,7 +114,15 @@ class RNNPixelControlNetwork:
         self.head = PixelControl(num_actions, activation, num_cells=num_cells, channels=channels, seed=seed)
 
     def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for frames (H, W, C)."""
+        """Makes the weights, unless they exist.
+
+        Args:
+            observation_shape: (H, W, C) of a frame.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
         core = self.core.build(self.embed.build(observation_shape).module.size)
         self.head.build(core.hidden_size if isinstance(core, LSTM) else core.num_dimensions, key)
         return self
@@ -164,8 +180,17 @@ class RewardPrediction(LazyModule):
         self._make = make
 
     def build(self, feature_size: int, sequence_length: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for the features of `sequence_length` frames."""
-        return self.make(lambda made_key: self._make(feature_size, sequence_length, made_key), key)
+        """Makes the weights, unless they exist.
+
+        Args:
+            feature_size: Size of a frame's features.
+            sequence_length: Frames of a window.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
+        return self._make_module(lambda made_key: self._make(feature_size, sequence_length, made_key), key)
 
     def __call__(self, features: jax.Array) -> jax.Array:
         """Maps features `[L, B, D]` of L frames to logits `[B, 3]`."""
@@ -204,7 +229,15 @@ class RewardPredictionNetwork:
         self.head = RewardPrediction(hidden_size, activation, seed=seed)
 
     def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for frames (H, W, C)."""
+        """Makes the weights, unless they exist.
+
+        Args:
+            observation_shape: (H, W, C) of a frame.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
         if isinstance(self.torso, LazyModule):
             self.torso.build(observation_shape)
         self.head.build(self.torso.hidden_size, self.sequence_length, key)

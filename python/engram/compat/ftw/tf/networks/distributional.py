@@ -56,7 +56,7 @@ class MultivariateNormalDiagLocScaleHead(LazyModule):
 
     def __call__(self, features: jax.Array) -> LocScaleDistributionParameters:
         """Maps features `[..., I]` to means and scales `[..., Z]`."""
-        self.make(lambda key: GaussianHead(features.shape[-1], self._num_dimensions, self._config, key=key))
+        self._make_module(lambda key: GaussianHead(features.shape[-1], self._num_dimensions, self._config, key=key))
         params: LocScaleDistributionParameters = self.module(features)
         return params
 

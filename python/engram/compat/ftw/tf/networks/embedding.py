@@ -10,7 +10,7 @@ from engram.agents.ftw import networks
 from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.networks import OAR
 from engram.agents.ftw.networks.num_actions import static_num_actions
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, value_of
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, value_of
 from engram.errors import InvalidArgumentError
 
 __all__ = ["OAREmbedding"]
@@ -60,13 +60,21 @@ class OAREmbedding(LazyModule):
         return weights
 
     def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights of the torso, unless they exist, for frames (H, W, C)."""
+        """Makes the weights of the torso, unless they exist.
+
+        Args:
+            observation_shape: (H, W, C) of a frame.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
         torso = self.torso
         if not isinstance(torso, LazyModule):
-            return self.make(lambda _: networks.OAREmbedding(torso, self.num_actions), key)
+            return self._make_module(lambda _: networks.OAREmbedding(torso, self.num_actions), key)
         torso.build(observation_shape, key)  # type: ignore[attr-defined]  # FtwTorso has it
-        self.make(lambda _: networks.OAREmbedding(torso.module, self.num_actions), key)
-        torso.belongs_to(lambda: self.module.torso)
+        self._make_module(lambda _: networks.OAREmbedding(torso.module, self.num_actions), key)
+        attach(torso, lambda: self.module.torso)
         return self
 
     def __call__(self, oar: Any) -> jax.Array:  # noqa: ANN401, an OAR

@@ -11,7 +11,7 @@ from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.networks import OAR
 from engram.agents.ftw.networks.num_actions import static_num_actions
 from engram.agents.ftw.networks.policy_network import CoreState, state_batch_size
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, random_key
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, random_key
 from engram.compat.ftw.tf.networks.embedding import OAREmbedding
 from engram.compat.ftw.tf.networks.recurrence import LSTM, RPTH
 from engram.errors import InvalidArgumentError
@@ -73,7 +73,17 @@ class FtwNetwork(LazyModule):
         self.observation_shape: tuple[int, ...] = ()
 
     def build(self, observation_shape: tuple[int, ...]) -> Self:
-        """Makes the weights, unless they exist, for frames (H, W, C)."""
+        """Makes the weights, unless they exist.
+
+        Args:
+            observation_shape: (H, W, C) of a frame.
+
+        Returns:
+            This object.
+
+        Raises:
+            InvalidArgumentError: The torso cannot process such frames.
+        """
         if self.is_built:
             return self
         self.observation_shape = tuple(observation_shape)
@@ -83,8 +93,8 @@ class FtwNetwork(LazyModule):
         self._module = networks.FtwNetwork(
             embedding, core, self._head_hidden_size, rematerialize=self._rematerialize, key=head_key
         )
-        self.embed.belongs_to(lambda: self.module.embedding)
-        self.core.belongs_to(lambda: self.module.core)
+        attach(self.embed, lambda: self.module.embedding)
+        attach(self.core, lambda: self.module.core)
         return self
 
     def hypers(self) -> CoreHypers:
@@ -119,6 +129,9 @@ class FtwNetwork(LazyModule):
 
         Returns:
             (logits `[T, B, A]`, values `[T, B]`, the core's outputs), and the last state.
+
+        Raises:
+            InvalidArgumentError: The shapes are not those that the network was built for.
         """
         module = self.build(np.shape(oar[0])[2:]).module
         noise = module.sample_noise(self._next_key(), np.shape(oar[0])[:2]) if noise is None else noise
@@ -127,6 +140,9 @@ class FtwNetwork(LazyModule):
 
     def initial_state(self, batch_size: int) -> CoreState:
         """Returns the state at the start of an episode, for B elements.
+
+        Args:
+            batch_size: B.
 
         Raises:
             InvalidArgumentError: There are no weights yet.
@@ -143,6 +159,9 @@ class FtwNetwork(LazyModule):
 
         Returns:
             Actions i32 `[B]`, or `[B, G]` if decomposed; logits `[B, A]`; the next state.
+
+        Raises:
+            InvalidArgumentError: The shapes are not those that the network was built for.
         """
         module = self.build(np.shape(observation[0])[1:]).module
         selected: tuple[jax.Array, jax.Array, CoreState] = module.select_action(

@@ -48,5 +48,5 @@ class PolicyValueHead(LazyModule):
 
     def __call__(self, x: jax.Array) -> PolicyValue:
         """Maps `[..., I]` to logits `[..., A]` and values `[...]`."""
-        output: PolicyValue = self.make(lambda key: self._make(x.shape[-1], key)).module(x)
+        output: PolicyValue = self._make_module(lambda key: self._make(x.shape[-1], key)).module(x)
         return output

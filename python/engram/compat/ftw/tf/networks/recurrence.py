@@ -11,7 +11,7 @@ from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks import GaussianHeadConfig, LSTMState, PeriodicRNNState, RPTHOutput
 from engram.agents.ftw.networks.policy_network import state_batch_size
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, random_key, value_of
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, random_key, value_of
 from engram.compat.ftw.tf.networks._variational_units import PeriodicVariationalUnit, VariationalUnit
 from engram.compat.ftw.tf.networks.distributional import LocScaleDistributionParameters
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
@@ -47,8 +47,16 @@ class LSTM(LazyModule):
         self.hidden_size = _checks.integer("`hidden_size`", hidden_size)
 
     def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for inputs `[..., in_size]`."""
-        return self.make(lambda made_key: networks.LSTM(in_size, self.hidden_size, key=made_key), key)
+        """Makes the weights, unless they exist..., in_size]`.
+
+        Args:
+            in_size: Size of the inputs' last axis.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
+        return self._make_module(lambda made_key: networks.LSTM(in_size, self.hidden_size, key=made_key), key)
 
     def __call__(self, x: jax.Array, state: LSTMState[jax.Array]) -> tuple[jax.Array, LSTMState[jax.Array]]:
         """Maps inputs `[B, I]` and a state to the output `[B, H]` and the next state."""
@@ -56,7 +64,11 @@ class LSTM(LazyModule):
         return state.hidden, state
 
     def initial_state(self, batch_size: int) -> LSTMState[jax.Array]:
-        """Returns zeros `[B, H]`."""
+        """Returns zeros `[B, H]`.
+
+        Args:
+            batch_size: B.
+        """
         zeros = jnp.zeros((batch_size, self.hidden_size))
         return LSTMState(zeros, zeros)
 
@@ -153,10 +165,18 @@ class RPTH(LazyModule):
         return float(value_of(self._gradient_scale))
 
     def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for inputs `[..., in_size]`."""
-        self.make(lambda made_key: self._make(in_size, made_key), key)
+        """Makes the weights, unless they exist..., in_size]`.
+
+        Args:
+            in_size: Size of the inputs' last axis.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
+        self._make_module(lambda made_key: self._make(in_size, made_key), key)
         if self._memory is not None:
-            self._memory.belongs_to(lambda: self.module.memory)
+            attach(self._memory, lambda: self.module.memory)
         return self
 
     def __call__(self, x: jax.Array, state: PeriodicRNNState, noise: Any = None) -> tuple[RPTHOutput, PeriodicRNNState]:  # noqa: ANN401, an array
@@ -181,6 +201,9 @@ class RPTH(LazyModule):
 
     def initial_state(self, batch_size: int) -> PeriodicRNNState:
         """Returns zeros for B elements.
+
+        Args:
+            batch_size: B.
 
         Raises:
             InvalidArgumentError: There are no weights yet.
@@ -221,6 +244,9 @@ class RPTHZWrapper:
 
     def initial_state(self, batch_size: int) -> PeriodicRNNState:
         """Returns zeros for B elements.
+
+        Args:
+            batch_size: B.
 
         Raises:
             InvalidArgumentError: There are no weights yet.

@@ -57,8 +57,16 @@ class FtwTorso(LazyModule):
         self._make = make
 
     def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for frames (H, W, C)."""
-        return self.make(lambda made_key: self._make(tuple(observation_shape), made_key), key)
+        """Makes the weights, unless they exist.
+
+        Args:
+            observation_shape: (H, W, C) of a frame.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
+        return self._make_module(lambda made_key: self._make(tuple(observation_shape), made_key), key)
 
     def __call__(self, observation: Any) -> jax.Array:  # noqa: ANN401, an array
         """Maps frames `[N, H, W, C]`, u8 or floating-point from 0 to 1, to features f32 `[N, D]`."""

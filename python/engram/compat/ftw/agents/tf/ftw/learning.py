@@ -168,6 +168,9 @@ class FtwLearner:
 
         Returns:
             Whether there was a batch: False if `can_sample` returns False.
+
+        Raises:
+            InvalidArgumentError: A hyperparameter is invalid, or a dataset's items do not fit its specs.
         """
         if not self._can_sample():
             return False
@@ -187,7 +190,11 @@ class FtwLearner:
         return True
 
     def run(self) -> None:
-        """Does updates forever, and waits while there is no batch."""
+        """Does updates forever, and waits while there is no batch.
+
+        Raises:
+            InvalidArgumentError: See `step`.
+        """
         while True:
             if not self.step():
                 time.sleep(_POLL_INTERVAL)
@@ -204,7 +211,11 @@ class FtwLearner:
         return Hypers.create(**values, scale_grads_fast_to_slow=factor)
 
     def build(self, observation_shape: tuple[int, ...]) -> None:
-        """Makes the weights of all networks, unless they exist, for frames (H, W, C); the first `step` does it, too."""
+        """Makes the weights of all networks, unless they exist; the first `step` does it, too.
+
+        Args:
+            observation_shape: (H, W, C) of a frame.
+        """
         self._built(tuple(observation_shape))
 
     def get_step(self) -> int:
@@ -252,7 +263,7 @@ class FtwLearner:
         self._set_state(self._weights().replaced(weights))
 
     def get_variables(self, names: Sequence[str]) -> list[list[Any]]:
-        """Returns, for each name, the parameters of the policy network.
+        """Returns the parameters of the policy network, once for each name.
 
         Args:
             names: Any names.

@@ -39,7 +39,7 @@ class FTWLearnerStandalone(FTWWithoutActor):
         self._learner.run()
 
     def get_variables(self, names: Sequence[str]) -> list[list[Any]]:
-        """Returns, for each name, the parameters of the policy network.
+        """Returns the parameters of the policy network, once for each name.
 
         Args:
             names: Any names.

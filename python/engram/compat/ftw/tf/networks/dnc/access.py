@@ -41,8 +41,16 @@ class MemoryAccess(LazyModule):
         self._sizes = [_checks.integer(f"`{name}`", size) for name, size in named.items()]
 
     def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for controllers with outputs `[..., in_size]`."""
-        return self.make(lambda made_key: networks.MemoryAccess(in_size, *self._sizes, key=made_key), key)
+        """Makes the weights, unless they exist..., in_size]`.
+
+        Args:
+            in_size: Size of the inputs' last axis.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
+        return self._make_module(lambda made_key: networks.MemoryAccess(in_size, *self._sizes, key=made_key), key)
 
     def __call__(self, x: jax.Array, state: AccessState) -> tuple[jax.Array, AccessState]:
         """Maps a controller's output `[B, I]` and a state to the words read `[B, R, W]` and the next state."""
@@ -50,7 +58,11 @@ class MemoryAccess(LazyModule):
         return output
 
     def initial_state(self, batch_size: int) -> AccessState:
-        """Returns an empty memory for B elements."""
+        """Returns an empty memory for B elements.
+
+        Args:
+            batch_size: B.
+        """
         made = self.module if self.is_built else networks.MemoryAccess(1, *self._sizes, key=jax.random.key(0))
         state: AccessState = made.initial_state(batch_size)
         return state

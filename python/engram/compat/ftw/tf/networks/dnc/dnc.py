@@ -38,6 +38,9 @@ class DNC(LazyModule):
             output_size: O.
             clip_value: Bound on the absolute values of output and cells. Default: no bound.
             seed: Seed of the weights.
+
+        Raises:
+            InvalidArgumentError: A size or the seed is invalid.
         """
         super().__init__(seed)
 
@@ -52,11 +55,15 @@ class DNC(LazyModule):
 
     def __call__(self, x: jax.Array, state: State) -> tuple[jax.Array, State]:
         """Maps inputs `[B, I]` and a state to outputs `[B, O]` and the next state."""
-        output: tuple[jax.Array, State] = self.make(lambda key: self._make(x.shape[-1], key)).module(x, state)
+        output: tuple[jax.Array, State] = self._make_module(lambda key: self._make(x.shape[-1], key)).module(x, state)
         return output
 
     def initial_state(self, batch_size: int) -> State:
-        """Returns zeros for B elements."""
+        """Returns zeros for B elements.
+
+        Args:
+            batch_size: B.
+        """
         return self._initial.initial_state(batch_size)
 
 
@@ -101,7 +108,11 @@ class DNCWrapper:
         return output, DNCState(reads, access_state, lstm)
 
     def initial_state(self, batch_size: int) -> State:
-        """Returns zeros for B elements."""
+        """Returns zeros for B elements.
+
+        Args:
+            batch_size: B.
+        """
         access_state = self._memory.initial_state(batch_size)
         shape = (batch_size, access_state.read_weights.shape[1], access_state.memory.shape[-1])
         return DNCState(jnp.zeros(shape), access_state, self._lstm.initial_state(batch_size))
