@@ -37,6 +37,8 @@ def of_compat():
         marks = [pytest.mark.frameworks] if needs_tensorflow else []
         if module.startswith("engram.compat.alf"):
             marks = [pytest.mark.frameworks, pytest.mark.torch]
+        if module.startswith(("engram.compat.ftw.agents", "engram.compat.ftw.tf")):
+            marks = [pytest.mark.jax]
         yield pytest.param(module, marks=marks)
 
 
