@@ -51,3 +51,13 @@ def test_a_recipe_reaches_its_return(command):
 
 def test_scans_evaluate_without_consuming():
     assert run("evaluation.py") == "1528 transitions; mean reward 1.00; sampled 0 times; 1528 left\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("core", ["dnc", "rpth", "rpth_dnc"])
+def test_repeat_copy_is_learned(core):
+    output = run("ftw_repeat_copy.py", "--core", core)
+    share = float(re.search(r"^share of the first cost: (.*)\n\Z", output, re.MULTILINE)[1])
+    target = float(re.search(r"^TARGET_COST = (.*)$", (EXAMPLES / "ftw_repeat_copy.py").read_text(), re.MULTILINE)[1])
+    assert share <= target
