@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ftw_agent import FRAME
-from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, play, torso
+from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, play, torso
 
 from engram import envs
 from engram.adders import Step
@@ -102,6 +102,8 @@ def test_a_core_with_a_memory_acts_and_stores_one_state_per_item():
         assert isinstance(state.core_state, ftw.DNCState)
         assert state.core_state.access_state.linkage.link.shape == (2, 1, 1, 3, 3)
         assert state.step.tolist() == [[0], [4]]
+        with agent(core_type="rpth_dnc", **sizes) as again:
+            assert equal(again.get_weights(), agent_.get_weights())
 
 
 @pytest.mark.slow

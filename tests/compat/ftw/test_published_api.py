@@ -5,6 +5,7 @@ import inspect
 
 import numpy as np
 import pytest
+from dm_env import specs
 from ftw_published import agent, environment_spec, torso
 from support import raises
 
@@ -207,14 +208,33 @@ def test_arguments_of_the_agent_are_checked(options, text):
         agent(**options)
 
 
-def test_other_actions_are_rejected():
+@pytest.mark.parametrize(
+    "actions",
+    [
+        specs.Array((2,), np.int32),
+        specs.BoundedArray((), np.int32, 0, 2),
+        specs.BoundedArray((2,), np.int32, 1, 2),
+        specs.BoundedArray((2,), np.float32, 0, 2),
+    ],
+)
+def test_other_actions_are_rejected(actions):
+    text = f"`environment_spec.actions` must have `num_values`, or be bounded integers [G] from 0 on; got {actions}"
+    with raises(InvalidArgumentError, text):
+        agent(environment_spec=environment_spec()._replace(actions=actions))
+
+
+def test_other_observations_are_rejected():
     spec = environment_spec()
     text = (
-        "`environment_spec.actions` must have `num_values`, or be bounded integers [G] from 0 on; got"
-        " Array(shape=(), dtype=dtype('float32'), name=None)"
+        "`environment_spec.observations` must be a triple of observation, action and reward, as those of"
+        " engram.envs.ObservationActionReward; got Array(shape=(), dtype=dtype('float32'), name=None)"
     )
     with raises(InvalidArgumentError, text):
-        agent(environment_spec=spec._replace(actions=spec.rewards))
+        agent(environment_spec=spec._replace(observations=spec.rewards))
+    with raises(InvalidArgumentError, "`num_environment_events` is 1, but rewards have the shape (2,); expected ()"):
+        agent(environment_spec=environment_spec(events=(2,)))
+    with raises(InvalidArgumentError, "`num_environment_events` is 2, but rewards have the shape (); expected (2,)"):
+        agent(num_environment_events=2)
 
 
 def test_a_terminal_logger_prints_at_most_once_per_time_delta(capsys):

@@ -41,6 +41,31 @@ def make_environment_spec(environment: Any) -> EnvironmentSpec:  # noqa: ANN401,
     )
 
 
+def checked_frame(environment_spec: Any, num_events: int) -> tuple[int, ...]:  # noqa: ANN401, by its attributes
+    """Returns the shape of a frame, (H, W, C).
+
+    Args:
+        environment_spec: Specs of an environment.
+        num_events: Number of events that its rewards must have; 1: they must be scalars.
+
+    Raises:
+        InvalidArgumentError: Observations are no triple, or rewards have another shape.
+    """
+    observations = environment_spec.observations
+    if not isinstance(observations, tuple) or len(observations) != 3:  # noqa: PLR2004, observation, action and reward
+        raise InvalidArgumentError(
+            "`environment_spec.observations` must be a triple of observation, action and reward, as those of"
+            f" engram.envs.ObservationActionReward; got {_checks.short_repr(observations)}"
+        )
+    expected = () if num_events == 1 else (num_events,)
+    if tuple(observations[2].shape) != expected:
+        raise InvalidArgumentError(
+            f"`num_environment_events` is {num_events}, but rewards have the shape {tuple(observations[2].shape)};"
+            f" expected {expected}"
+        )
+    return tuple(observations[0].shape)
+
+
 def num_actions_of(actions: Any) -> NumActions:  # noqa: ANN401, a spec
     """Returns the number of actions of a spec, or that of each group.
 

@@ -68,9 +68,10 @@ class VariationalUnit(LazyModule):
         )
 
         def make(in_size: int, key: Any) -> variational_unit.VariationalUnit:  # noqa: ANN401, a JAX key
+            key, memory_key = jax.random.split(key)
             return variational_unit.VariationalUnit(
                 in_size, hidden_size, num_dimensions,
-                memory=None if shared_memory is None else shared_memory.build(hidden_size).module,
+                memory=None if shared_memory is None else shared_memory.build(hidden_size, memory_key).module,
                 use_projection=use_dnc_linear_projection, clip_value=dnc_clip_value, head=head, key=key,
             )  # fmt: skip
 

@@ -142,9 +142,10 @@ class RPTH(LazyModule):
         value_of(scale_gradients_fast_to_slow)
 
         def make(in_size: int, key: Any) -> networks.RPTH:  # noqa: ANN401, a JAX key
+            key, memory_key = jax.random.split(key)
             return networks.RPTH(
                 in_size, hidden_size, num_dimensions, num_slow_cores=num_slow_cores,
-                memory=None if shared_memory is None else shared_memory.build(hidden_size).module,
+                memory=None if shared_memory is None else shared_memory.build(hidden_size, memory_key).module,
                 dnc_clip_value=dnc_clip_value, use_dnc_linear_projection=use_dnc_linear_projection, head=head,
                 strict_period_order=strict_period_order, key=key,
             )  # fmt: skip

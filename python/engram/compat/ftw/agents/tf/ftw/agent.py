@@ -20,7 +20,7 @@ from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
 from engram.compat.ftw.agents.tf.ftw.learning import FtwLearner
 from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets
 from engram.compat.ftw.loggers import Logger
-from engram.compat.ftw.specs import num_actions_of
+from engram.compat.ftw.specs import checked_frame, num_actions_of
 from engram.compat.ftw.tf.networks.auxiliary import RewardPredictionNetwork, RNNPixelControlNetwork
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
 from engram.compat.ftw.tf.networks.embedding import OAREmbedding
@@ -147,7 +147,8 @@ class FTWWithoutActor:
             seed: Seed of all random numbers, together with `agent_id`.
 
         Raises:
-            InvalidArgumentError: An argument has the wrong type or value; `embed` is an `OAREmbedding`, of which the
+            InvalidArgumentError: An argument has the wrong type or value; observations are no triple, or their rewards
+                are not `num_environment_events` numbers; `embed` is an `OAREmbedding`, of which the
                 agent makes its own; the batch is larger than the queue; or both spellings contradict each other.
         """
         pixel_control = one_spelling(use_pixel_cotrol=use_pixel_cotrol, use_pixel_control=use_pixel_control)
@@ -166,7 +167,8 @@ class FTWWithoutActor:
                 "`embed` must be a torso, not an OAREmbedding: the agent makes its own around it"
             )
         _checks.choice("`core_type`", core_type, ("lstm", "rpth", "rpth_dnc"))
-        entropy = seed_sequence(seed).entropy
+        frame = checked_frame(environment_spec, num_environment_events)
+        entropy = seed_sequence(seed).generate_state(8).tolist()
         seeds = np.random.SeedSequence(entropy, spawn_key=(agent_id,)).spawn(8)
         hypers_seed, rewards_seed, network_seed, learner_seed, store_seed, self._actor_seed, *head_seeds = seeds
         self._hypers = initialize_hypers(
@@ -214,8 +216,7 @@ class FTWWithoutActor:
             if use_reward_prediction
             else None
         )
-        frame, *_ = environment_spec.observations
-        self._network.build(tuple(frame.shape))
+        self._network.build(frame)
         self._extra_spec = _extra_spec(self._network)
         self._adder_options: dict[str, Any] = {
             "sequence_length": sequence_length,
@@ -268,7 +269,7 @@ class FTWWithoutActor:
             separate_optimizers=separate_optimizers,
             seed=learner_seed,
         )
-        self._learner.build(tuple(frame.shape))
+        self._learner.build(frame)
 
     def get_step(self) -> int:
         """Returns the number of the learner's updates."""
