@@ -2,6 +2,7 @@
 
     python examples/offline.py
     python examples/offline.py --format parquet
+    python examples/offline.py --buffer
 
 A noisy policy is recorded once. The agent, discrete CQL, never acts while it learns, and becomes better than the data.
 Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning", equation 4.
@@ -10,6 +11,7 @@ Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning",
 import argparse
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,12 @@ import equinox as eqx
 import gymnasium
 import jax
 import jax.numpy as jnp
+import minari
 import numpy as np
 import optax
 
 import engram
+from engram import buffers
 from engram.gymnasium import Episodes, Transitions, VectorWriter
 from engram.minari import read_minari, write_minari
 from engram.parquet import read_parquet, write_parquet
@@ -30,11 +34,14 @@ TARGET_RETURN = 195.0
 
 NUM_ENVS = 20
 RECORDED_STEPS = 500  # calls of `envs.step`, which steps all environments
+DATASET = "CartPole/noisy-v0"
 UPDATES = 3_000
 BATCH_SIZE = 256
 TARGET_NETWORK_PERIOD = 100  # updates
 CONSERVATISM = 0.5  # alpha of the paper
-TRANSITIONS = Transitions("replay", n_step=3, discount=0.99)
+N_STEP = 3
+DISCOUNT = 0.99
+TRANSITIONS = Transitions("replay", n_step=N_STEP, discount=DISCOUNT)
 OPTIMIZER = optax.chain(optax.clip_by_global_norm(10.0), optax.adam(1e-3))
 
 Network = eqx.nn.MLP
@@ -71,7 +78,7 @@ def export(folder: Path, file_format: str, seed: int) -> float:
     with engram.Store([engram.Table(items.table)], seed=seed) as store:
         mean_return = record(store, items, seed)
         if file_format == "minari":
-            write_minari(store, "episodes", "CartPole/noisy-v0", env="CartPole-v1", metadata={"author": "Engram"})
+            write_minari(store, "episodes", DATASET, env="CartPole-v1", metadata={"author": "Engram"})
         else:
             write_parquet(store, "replay", folder / "transitions.parquet")
     return mean_return
@@ -115,20 +122,43 @@ def evaluate(network: Network, seed: int) -> float:
     return float(returns.mean())
 
 
-def train(folder: Path, file_format: str, seed: int) -> float:
-    """Fills a table from the file, and trains on it; returns the mean return of the agent."""
-    with engram.Store([engram.Table(TRANSITIONS.table)], seed=seed) as store:
-        if file_format == "minari":
-            read_minari(store, "CartPole/noisy-v0", [TRANSITIONS], progress=True)
-        else:
-            read_parquet(store, TRANSITIONS.table, folder / "transitions.parquet", progress=True)
-        network = target = eqx.nn.MLP(4, 2, width_size=128, depth=2, key=jax.random.key(seed))
-        opt_state = OPTIMIZER.init(eqx.filter(network, eqx.is_array))
-        for step in range(UPDATES):
-            batch = store.sample("replay", BATCH_SIZE)
-            network, opt_state = update(network, target, opt_state, batch.data)
-            if step % TARGET_NETWORK_PERIOD == 0:
-                target = network
+def store_replay(folder: Path, file_format: str, seed: int) -> Callable[[], Any]:
+    """Fills a table from the file; returns a function that samples a batch from it."""
+    store = engram.Store([engram.Table(TRANSITIONS.table)], seed=seed)
+    if file_format == "minari":
+        read_minari(store, DATASET, [TRANSITIONS], progress=True)
+    else:
+        read_parquet(store, TRANSITIONS.table, folder / "transitions.parquet", progress=True)
+    return lambda: store.sample(TRANSITIONS.table, BATCH_SIZE).data
+
+
+def buffer_replay(seed: int) -> Callable[[], Any]:
+    """Fills a replay buffer with the episodes of the dataset; returns a function that samples a batch from it."""
+    dataset = minari.load_dataset(DATASET)
+    items = buffers.Transitions(n_step=N_STEP, discount=DISCOUNT)
+    buffer = buffers.ReplayBuffer(dataset.total_steps, items=items, seed=seed)
+    for episode in dataset.iterate_episodes():
+        buffer.add_episode(
+            {
+                "obs": episode.observations[:-1],
+                "action": episode.actions,
+                "reward": episode.rewards,
+                "next_obs": episode.observations[1:],
+                "terminated": episode.terminations,
+                "truncated": episode.truncations,
+            }
+        )
+    return lambda: buffer.sample(BATCH_SIZE).data
+
+
+def train(sample: Callable[[], Any], seed: int) -> float:
+    """Trains on the batches that `sample` returns; returns the mean return of the agent."""
+    network = target = eqx.nn.MLP(4, 2, width_size=128, depth=2, key=jax.random.key(seed))
+    opt_state = OPTIMIZER.init(eqx.filter(network, eqx.is_array))
+    for step in range(UPDATES):
+        network, opt_state = update(network, target, opt_state, sample())
+        if step % TARGET_NETWORK_PERIOD == 0:
+            target = network
     return evaluate(network, seed + 1)
 
 
@@ -137,12 +167,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--format", choices=["minari", "parquet"], default="minari", help="default: minari")
+    parser.add_argument("--buffer", action="store_true", help="use a replay buffer instead of a table of a store")
     options = parser.parse_args()
+    if options.buffer and options.format != "minari":
+        parser.error("--buffer reads the episodes of `--format minari`; a Parquet file has transitions")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MINARI_DATASETS_PATH"] = folder  # default: ~/.minari/datasets
         recorded = export(Path(folder), options.format, options.seed)
         print(f"mean return of the data: {recorded:.0f}")
-        print(f"mean return: {train(Path(folder), options.format, options.seed):.0f}")
+        if options.buffer:
+            sample = buffer_replay(options.seed)
+        else:
+            sample = store_replay(Path(folder), options.format, options.seed)
+        print(f"mean return: {train(sample, options.seed):.0f}")
 
 
 if __name__ == "__main__":

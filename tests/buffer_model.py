@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engram.buffers import Sequences, Steps, Transitions
+from engram.buffers import Episodes, Sequences, Steps, Transitions
 
 
 class Env:
@@ -34,6 +34,20 @@ class Env:
 
     def stored(self):
         return range(self.oldest, len(self.rows))
+
+    def episode(self, position):
+        """Positions of the stored steps of the episode that has the step at `position`."""
+        first = last = position
+        while first not in self.first and first > self.oldest:
+            first -= 1
+        while not self.ended(last) and last + 1 < len(self.rows):
+            last += 1
+        return range(first, last + 1)
+
+    def achieved_by(self, position, strategy):
+        """Positions of the steps whose achieved goals can replace the goal of the step at `position`."""
+        episode = self.episode(position)
+        return {"final": episode[-1:], "future": range(position, episode.stop), "episode": episode}[strategy]
 
     def following(self, start, length, *, until_end):
         """Positions of up to `length` steps from `start` on; None if one of them was not added yet."""
@@ -126,6 +140,8 @@ class BufferModel:
             return env.rows[start]
         if isinstance(self.items, Transitions):
             return self._transition(env, start)
+        if isinstance(self.items, Episodes):
+            return self._episode(env, start)
         assert isinstance(self.items, Sequences)
         return self._sequence(env, start)
 
@@ -143,6 +159,20 @@ class BufferModel:
             "num_steps": np.int32(len(rows)),
             "next_obs": rows[-1]["next_obs"],
         }
+
+    def _episode(self, env, start):
+        length = self.items.max_length
+        positions = env.following(start, length, until_end=True)
+        first = max(position for position in env.first if position <= start)
+        if positions is None or (start - first) % length:
+            return None
+        padding = length - len(positions)
+        rows = [env.rows[position] for position in positions]
+        columns = {
+            name: np.stack([row[name] for row in rows] + [np.zeros_like(rows[0][name])] * padding) for name in rows[0]
+        }
+        first = [position in env.first for position in positions] + [False] * padding
+        return columns | {"valid": np.arange(length) < len(rows), "is_first": np.array(first)}
 
     def _sequence(self, env, start):
         items = self.items

@@ -25,14 +25,17 @@ CONSTRUCTORS = [
         lambda: ReplayBuffer(5, items=Steps),
         InvalidArgumentError,
         (
-            "`items` must be one of engram.buffers: Steps(), Transitions(...), Sequences(...); got the class Steps "
-            "itself; call it"
+            "`items` must be one of engram.buffers: Steps(), Transitions(...), Sequences(...), Episodes(...); got the "
+            "class Steps itself; call it"
         ),
     ),
     (
         lambda: ReplayBuffer(5, sampler=selectors.Fifo()),
         InvalidArgumentError,
-        "`sampler` must be selectors.Uniform() or selectors.Prioritized(...); got Fifo() (Fifo)",
+        (
+            "`sampler` must be selectors.Uniform(), selectors.Prioritized(...) or engram.buffers.RecentMix(...); got "
+            "Fifo() (Fifo)"
+        ),
     ),
     (
         lambda: ReplayBuffer(9, 2, items=Sequences(length=4, burn_in=2)),

@@ -85,11 +85,14 @@ def test_wrong_stacks_are_rejected():
         FrameStack(3, 4)
     with raises(
         InvalidArgumentError,
-        "`transforms` must be a sequence of engram.buffers.FrameStack(...); got FrameStack(column='obs', frames=4) "
-        "(FrameStack)",
+        "`transforms` must be a sequence of engram.buffers.FrameStack(...) or HER(...); got FrameStack(column='obs', "
+        "frames=4) (FrameStack)",
     ):
         ReplayBuffer(100, transforms=FrameStack("obs", 4))
-    with raises(InvalidArgumentError, "each of `transforms` must be engram.buffers.FrameStack(...); got 'obs' (str)"):
+    with raises(
+        InvalidArgumentError,
+        "each of `transforms` must be engram.buffers.FrameStack(...) or HER(...); got 'obs' (str)",
+    ):
         ReplayBuffer(100, transforms=["obs"])
     with raises(
         InvalidArgumentError,

@@ -13,7 +13,7 @@ import pytest
 from buffer_model import all_steps, items_by_key, priorities_by_key
 
 from engram import selectors
-from engram.buffers import MappedFile, ReplayBuffer, Sequences
+from engram.buffers import Episodes, MappedFile, ReplayBuffer, Sequences
 
 pytestmark = pytest.mark.crash
 
@@ -21,15 +21,17 @@ SEED = int(os.environ.get("KILL_SEED") or secrets.randbits(31))
 ROUNDS = [pytest.param(5), pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 NUM_ENVS = 3
 LENGTH = 30
-ITEMS = Sequences(length=4, burn_in=2)
+ITEMS = [Sequences(length=4, burn_in=2), Episodes(max_length=4)]
 STEP_ELEMENTS = 4_000  # most of the time is spent writing steps
 MAX_STEPS = 8
 """Maximum number of steps of an environment per call."""
+EPISODE_STEPS = 3
+"""Number of steps of an episode that is added with `add_episode`."""
 
 
-def open_buffer(path):
+def open_buffer(path, items):
     sampler = selectors.Prioritized(0.5)
-    return ReplayBuffer(LENGTH * NUM_ENVS, NUM_ENVS, items=ITEMS, sampler=sampler, seed=0, storage=MappedFile(path))
+    return ReplayBuffer(LENGTH * NUM_ENVS, NUM_ENVS, items=items, sampler=sampler, seed=0, storage=MappedFile(path))
 
 
 def steps(env, positions):
@@ -42,9 +44,19 @@ def steps(env, positions):
     }
 
 
-def use_forever(path, added, seed):
+def is_episode(env, position):
+    """True if `use_forever` adds the steps at this position and the next two as an episode, which no flag ends.
+
+    The step before them does not end its episode, either. Positions differ by a multiple of 77 if their flags are the
+    same.
+    """
+    number = 1_000_000 * env + position
+    return number % 7 == 2 and number % 11 not in {3, 4, 5}
+
+
+def use_forever(path, items, added, seed):
     """Adds steps, changes priorities and flushes. Prints the number of steps of each environment after each call."""
-    buffer = open_buffer(path)
+    buffer = open_buffer(path, items)
     rng = np.random.default_rng(seed)
     while True:
         action = rng.integers(0, 8) if any(added) else 7
@@ -54,9 +66,15 @@ def use_forever(path, added, seed):
         elif action == 1 and buffer.num_items:
             keys = buffer.sample(5).info.key
             buffer.update_priorities(keys, rng.uniform(1, 2, len(keys)))
+        elif episodes := [env for env in range(NUM_ENVS) if is_episode(env, added[env])]:
+            env = int(rng.choice(episodes))
+            buffer.add_episode(steps(env, range(added[env], added[env] + EPISODE_STEPS)), env_id=env)
+            added[env] += EPISODE_STEPS
+            os.write(1, (",".join(map(str, added)) + "\n").encode())
         else:
             env_ids = rng.permutation(NUM_ENVS)[: rng.integers(1, NUM_ENVS + 1)]
-            count = int(rng.integers(1, MAX_STEPS + 1))
+            until_episode = [min(n for n in range(1, 99) if is_episode(env, added[env] + n)) for env in env_ids]
+            count = int(rng.integers(1, min(MAX_STEPS, *until_episode) + 1))
             new = [steps(env, range(added[env], added[env] + count)) for env in env_ids]
             buffer.add_steps({name: np.stack([each[name] for each in new]) for name in new[0]}, env_ids=env_ids)
             for env in env_ids:
@@ -64,9 +82,9 @@ def use_forever(path, added, seed):
             os.write(1, (",".join(map(str, added)) + "\n").encode())
 
 
-def run_until_killed(path, added, seed, seconds):
+def run_until_killed(path, items, added, seed, seconds):
     """Runs `use_forever` in a process; returns the last numbers that it has printed, and whether it has flushed."""
-    code = f"from test_killed_buffers import use_forever; use_forever({str(path)!r}, {added}, {seed})"
+    code = f"from test_killed_buffers import *; use_forever({str(path)!r}, {items!r}, {added}, {seed})"
     modules = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | modules) as process:
@@ -80,13 +98,14 @@ def run_until_killed(path, added, seed, seconds):
     return printed, any(line.startswith("flushed") for line in lines)
 
 
-def check(buffer, printed):
+def check(buffer, items, printed):
     """Checks a buffer whose process was killed; returns the number of steps of each environment."""
     found = all_steps(buffer)
     added = [max((position for of, position in found if of == env), default=-1) + 1 for env in range(NUM_ENVS)]
     for env in range(NUM_ENVS):
         # All steps that were added; and those of a call that was not finished may be there.
         assert printed[env] <= added[env] <= printed[env] + MAX_STEPS
+        assert not any(is_episode(env, added[env] - n) for n in range(1, EPISODE_STEPS))  # an episode is never cut
         positions = sorted(position for of, position in found if of == env)
         assert positions == list(range(added[env] - len(positions), added[env]))
         # The oldest steps may be missing if a call that was not finished was overwriting them.
@@ -94,36 +113,43 @@ def check(buffer, printed):
     for (env, position), step in found.items():
         for name, value in steps(env, [position]).items():
             np.testing.assert_array_equal(step[name], value[0], err_msg=f"{name} of step {position} of {env}")
-    check_items(buffer, added)
+    check_items(buffer, items, added)
     assert all(1 <= priority <= 2 for priority in priorities_by_key(buffer).values())
     return added
 
 
-def check_items(buffer, added):
+def check_items(buffer, items, added):
     """Compares the items with those of a buffer to which the same steps were added without interruption."""
     # Positions and keys of the other buffer begin at a multiple of the length of both patterns of episodes.
     first = [max(0, count - 2 * LENGTH) // 77 * 77 for count in added]
-    whole = ReplayBuffer(LENGTH * NUM_ENVS, NUM_ENVS, items=ITEMS, seed=0)
+    whole = ReplayBuffer(LENGTH * NUM_ENVS, NUM_ENVS, items=items, seed=0)
     for env in range(NUM_ENVS):
-        new = steps(env, range(first[env], added[env]))
-        whole.add_steps({name: column[None] for name, column in new.items()}, env_ids=[env])
+        position = first[env]
+        while position < added[env]:
+            if is_episode(env, position):
+                whole.add_episode(steps(env, range(position, position + EPISODE_STEPS)), env_id=env)
+                position += EPISODE_STEPS
+            else:
+                whole.add({name: column[0] for name, column in steps(env, [position]).items()}, env_id=env)
+                position += 1
     shift = {key: key + NUM_ENVS * first[key % NUM_ENVS] for key in items_by_key(whole)}
     expected = {shift[key]: item for key, item in items_by_key(whole).items()}
     found = items_by_key(buffer)
     assert found == {key: expected[key] for key in found}
     missing = sum(min(count, LENGTH) for count in added) - len(buffer)
-    assert len(found) >= len(expected) - missing - NUM_ENVS * ITEMS.burn_in
+    assert len(found) >= len(expected) - missing - NUM_ENVS * getattr(items, "burn_in", 0)
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_a_killed_process_loses_no_step_that_was_added(tmp_path, rounds):
+@pytest.mark.parametrize("items", ITEMS)
+def test_a_killed_process_loses_no_step_that_was_added(tmp_path, items, rounds):
     print(f"KILL_SEED={SEED}")  # noqa: T201, shown by pytest if the test fails
     rng = np.random.default_rng(SEED)
     added, flushed = [0] * NUM_ENVS, 0
     for number in range(rounds):
-        printed, has_flushed = run_until_killed(tmp_path / "file", added, SEED + number, rng.uniform(0, 0.2))
-        buffer = open_buffer(tmp_path / "file")
-        added = check(buffer, printed)
+        printed, has_flushed = run_until_killed(tmp_path / "file", items, added, SEED + number, rng.uniform(0, 0.2))
+        buffer = open_buffer(tmp_path / "file", items)
+        added = check(buffer, items, printed)
         flushed += has_flushed
         if rng.random() < 0.3:
             buffer.close()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram import selectors
-from engram.buffers import FrameStack, MappedFile, ReplayBuffer, Sequences, Steps, Transitions
+from engram.buffers import Episodes, FrameStack, MappedFile, ReplayBuffer, Sequences, Steps, Transitions
 
 KINDS = st.one_of(
     st.just(Steps()),
@@ -19,6 +19,7 @@ KINDS = st.one_of(
         Sequences, length=st.integers(1, 4), burn_in=st.integers(0, 3), at_end=st.sampled_from(["pad", "continue"])
     ),
 )
+KINDS |= st.builds(Episodes, max_length=st.integers(1, 6))
 ENDINGS = st.sampled_from([(False, False)] * 5 + [(True, False), (False, True), (True, True)])
 
 
@@ -51,7 +52,17 @@ class Pair:
         return rows
 
     def add(self, data):
-        method = data.draw(st.sampled_from(["add", "add_batch", "add_steps"]))
+        method = data.draw(st.sampled_from(["add", "add_batch", "add_steps", "add_episode"]))
+        if method == "add_episode":
+            env = data.draw(st.integers(0, self.num_envs - 1))
+            rows = self.rows(data, data.draw(st.integers(1, 20)))
+            for each in rows[:-1]:
+                each["terminated"] = each["truncated"] = np.zeros((), bool)[()]
+            self.buffer.add_episode(stacked(rows), env_id=env)
+            self.model.end_episodes([env])
+            self.model.add_steps([env], [rows])
+            self.model.end_episodes([env])
+            return
         if method == "add":
             env = data.draw(st.integers(0, self.num_envs - 1))
             [step] = self.rows(data, 1)
@@ -178,9 +189,10 @@ def run(sampler, data, storage):
     """Does random things to a buffer and to its model."""
     items = data.draw(KINDS)
     frames = data.draw(st.sampled_from([0, 0, 2, 3, 4]))
-    length = items._max_steps + max(frames - 1, 0) + data.draw(st.integers(0, 8))
+    least = 2 * items.max_length - 1 if isinstance(items, Episodes) else items._max_steps
+    length = least + max(frames - 1, 0) + data.draw(st.integers(0, 8))
     num_envs = data.draw(st.integers(1, 3))
-    pair, ever = Pair(length, num_envs, items, sampler, frames=frames, storage=storage), {0, 1, 2**40}
+    pair, ever = Pair(length, num_envs, items, sampler, frames=frames, storage=storage), {*range(8), 2**40}
     for _ in range(data.draw(st.integers(1, 12))):
         action = data.draw(st.integers(0, 9))
         if action == 0:

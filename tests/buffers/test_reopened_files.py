@@ -80,6 +80,16 @@ def test_steps_that_no_item_begins_with_lose_their_priority_but_can_be_sampled_l
         assert sorted(set(buffer.sample(1000).info.key.tolist())) == [13, 14, 15, 17, 18, 19, 20]
 
 
+@pytest.mark.parametrize("count", [11, 15, 20, 23])
+def test_steps_that_never_began_an_item_are_not_items_of_priority_0(tmp_path, count):
+    options = {"capacity": 10, "sampler": PRIORITIZED, "storage": MappedFile(tmp_path / "file"), "seed": 0}
+    with ReplayBuffer(**options, items=Sequences(length=2, burn_in=3)) as buffer:
+        buffer.add_steps(stacked([stacked([row(number) for number in range(count)])]))
+        assert priorities_by_key(buffer) == dict.fromkeys(range(count - 7, count - 1), 1.0)
+    with ReplayBuffer(**options) as buffer:
+        assert priorities_by_key(buffer) == dict.fromkeys(range(count - 10, count), 1.0)
+
+
 def test_priorities_of_items_that_the_end_of_an_episode_completes_are_kept(tmp_path):
     def opened():
         items = Transitions(n_step=3, discount=1.0)

@@ -26,6 +26,7 @@ def run(*arguments):
             "dqn.py",
             "dqn.py --n-step 3 --prioritized",
             "dqn.py --n-step 3 --prioritized --buffer",
+            "her.py",
             "sac.py",
             "sac.py --buffer",
             "ppo.py",
@@ -33,7 +34,7 @@ def run(*arguments):
             "r2d2.py --buffer",
             "impala.py",
         ),
-        *("offline.py", "offline.py --format parquet"),
+        *("offline.py", "offline.py --format parquet", "offline.py --buffer"),
     ],
 )
 def test_a_recipe_reaches_its_return(command):

@@ -3,31 +3,39 @@
 //! [`Ring`] stores steps. [`RingItems`] defines which steps an item consists of. [`ItemIndex`] records which items can
 //! be sampled, and draws items. [`RingGather`] copies items into a batch. [`StepBuffer`] combines these.
 
+mod episode_starts;
 mod frame_stack;
 mod gather;
+mod hindsight;
 mod index;
 mod items;
 mod largest;
 mod live_state;
 mod memory;
+mod recent_mix;
 mod reopen;
 mod saved;
 mod scan;
 mod sequences;
 mod step_buffer;
+#[cfg(test)]
+mod test_buffer;
 
 use std::ops::Range;
 
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
 use crate::shared_bytes::SharedBytes;
+use episode_starts::EpisodeStarts;
 pub use frame_stack::FrameStack;
 pub use gather::{OutputColumn, OutputSource, RingGather};
+pub use hindsight::{GoalStrategy, Hindsight};
 pub use index::{Drawn, ItemIndex, ItemStart, Priorities};
 pub use items::{EpisodeColumns, RingItems};
 pub use live_state::{EnvState, LiveState};
 pub use memory::BufferMemory;
 use memory::RingMemory;
+pub use recent_mix::RecentMix;
 pub use saved::{BufferRestore, EnvSteps, SavedRun, StepRun};
 pub use scan::BufferScan;
 pub use step_buffer::{StepBuffer, StepBufferOptions};
@@ -38,6 +46,8 @@ const ENDED: u8 = 1;
 const TERMINATED: u8 = 2;
 /// Flag of a row: the step is the first one of its episode, or the first one after `clear`.
 const FIRST: u8 = 4;
+/// Flag of a row: an episode that is longer than an item is cut before the step.
+const CUT: u8 = 8;
 
 /// What lacks memory, for error texts.
 const THE_BUFFER: &str = "the replay buffer";
@@ -50,7 +60,7 @@ const THE_BUFFER: &str = "the replay buffer";
 #[derive(Debug)]
 pub struct Ring {
     columns: Vec<RingColumn>,
-    /// `ENDED`, `TERMINATED` and `FIRST` of each row; all zero without `episode_columns`.
+    /// `ENDED`, `TERMINATED`, `FIRST` and `CUT` of each row; all zero without `episode_columns`.
     flags: AlignedBytes,
     envs: Vec<EnvRing>,
     /// Number of steps stored.
@@ -61,6 +71,8 @@ pub struct Ring {
     /// Number of steps before those of an item that must also be stored, as far as they are in its episode, because
     /// stacks of frames contain them.
     lookback: usize,
+    /// Recorded if items are episodes, or contain steps chosen from all of their episode.
+    episode_starts: Option<EpisodeStarts>,
 }
 
 /// The cells of one column.
@@ -113,6 +125,7 @@ impl Ring {
             length,
             episode_columns,
             lookback: 0,
+            episode_starts: None,
         })
     }
 
@@ -120,6 +133,15 @@ impl Ring {
     pub(crate) fn with_lookback(mut self, lookback: usize) -> Self {
         self.lookback = lookback;
         self
+    }
+
+    /// Returns a ring that records where episodes begin. Those longer than `max_length` are cut.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    fn with_episode_starts(mut self, max_length: Option<usize>) -> Result<Self> {
+        self.episode_starts = Some(EpisodeStarts::new(self.num_envs(), max_length)?);
+        Ok(self)
     }
 
     /// Number of environments.
@@ -192,6 +214,7 @@ impl Ring {
                 for (number, flags) in flags.iter().enumerate() {
                     let row = self.row(env, self.slot_after(next_slot, number));
                     self.flags[row] = *flags;
+                    self.record_saved_start(env, added + number as u64, row, *flags);
                     if flags & ENDED != 0 {
                         self.envs[env].newest_end = added + number as u64 + 1;
                     }
@@ -206,14 +229,29 @@ impl Ring {
         self.advance(env, steps);
     }
 
+    /// Records whether an episode begins with a step of a save or file, or is cut before it. Its row has these flags.
+    fn record_saved_start(&mut self, env: usize, position: u64, row: usize, flags: u8) {
+        let Some(starts) = &mut self.episode_starts else {
+            return;
+        };
+        let flags_now = starts.add_saved(env, position, flags);
+        if flags_now != flags {
+            self.flags[row] = flags_now; // only then, so that a mapped page stays unchanged
+        }
+    }
+
     /// Counts steps of an environment that were written.
-    fn advance(&mut self, env: usize, steps: usize) {
-        let env = &mut self.envs[env];
+    fn advance(&mut self, index: usize, steps: usize) {
+        let env = &mut self.envs[index];
         env.added += steps as u64;
         let stored = self.length.min(env.stored + steps);
         self.len += stored - env.stored;
         env.stored = stored;
         env.next_slot = (env.next_slot + steps) % self.length;
+        let oldest = env.added - stored as u64;
+        if let Some(starts) = &mut self.episode_starts {
+            starts.remove_before(index, oldest);
+        }
     }
 
     /// Writes the cells `part` of `source` to the next slots of an environment.
@@ -253,12 +291,18 @@ impl Ring {
             flags.skip(part.start).take(part.len()).enumerate()
         {
             let ended = terminated != 0 || truncated != 0;
+            let position = state.added + number as u64;
+            let cut = self
+                .episode_starts
+                .as_mut()
+                .is_some_and(|starts| starts.add(env, position, is_first));
             self.flags[first_row + (state.next_slot + number) % self.length] = u8::from(ended)
                 * ENDED
                 + u8::from(terminated != 0) * TERMINATED
-                + u8::from(is_first) * FIRST;
+                + u8::from(is_first) * FIRST
+                + u8::from(cut) * CUT;
             if ended {
-                state.newest_end = state.added + number as u64 + 1;
+                state.newest_end = position + 1;
             }
             is_first = ended;
         }
@@ -267,13 +311,27 @@ impl Ring {
     /// Ends the episode of an environment with its newest step, as if that step had been truncated, although its cells
     /// do not change. Does nothing if no step is stored, or the newest one has ended its episode.
     pub fn end_episode(&mut self, env: usize) {
-        let state = self.envs[env];
+        let ended = self.begin_episode(env);
+        self.flag_ended(env, ended);
+    }
+
+    /// Makes the next step of an environment the first one of an episode. If the newest step has not ended its episode,
+    /// returns its position; [`Self::flag_ended`] must follow.
+    fn begin_episode(&mut self, env: usize) -> Option<u64> {
+        let state = &mut self.envs[env];
         if self.episode_columns.is_none() || state.stored == 0 || state.newest_end == state.added {
-            return;
+            return None;
         }
-        let newest = self.row(env, self.slot_before(state.next_slot, 1));
-        self.flags[newest] |= ENDED;
-        self.envs[env].newest_end = state.added;
+        state.newest_end = state.added;
+        Some(state.added - 1)
+    }
+
+    /// Flags the step at this position as the last one of its episode, if it was not overwritten since.
+    fn flag_ended(&mut self, env: usize, position: Option<u64>) {
+        if let Some(position) = position.filter(|position| *position >= self.oldest(env)) {
+            let row = self.row(env, self.slot(env, position));
+            self.flags[row] |= ENDED;
+        }
     }
 
     /// Removes all steps. Positions continue.
@@ -282,12 +340,41 @@ impl Ring {
             env.stored = 0;
         }
         self.len = 0;
+        self.forget_episode_starts();
     }
 
     /// Forgets all steps that were ever added.
     fn forget_all(&mut self) {
         self.envs.fill(EnvRing::default());
         self.len = 0;
+        self.forget_episode_starts();
+    }
+
+    fn forget_episode_starts(&mut self) {
+        if let Some(starts) = &mut self.episode_starts {
+            starts.clear();
+        }
+    }
+
+    /// After a restore: cuts episodes of which neither the first step nor a cut was restored, from their first restored
+    /// step on.
+    fn cut_headless_episodes(&mut self) {
+        for env in 0..self.num_envs() {
+            let oldest = self.oldest(env);
+            let cuts = match &mut self.episode_starts {
+                Some(starts) => starts.cut_headless(env, oldest..self.envs[env].added),
+                None => return,
+            };
+            for position in cuts {
+                let row = self.row(env, self.slot(env, position));
+                self.flags[row] |= CUT;
+            }
+        }
+    }
+
+    /// True if the step in this row is the first one of its episode, or after a cut.
+    fn begins_episode(&self, row: usize) -> bool {
+        self.flags[row] & (FIRST | CUT) != 0
     }
 
     /// Position and row of each stored step of an environment, oldest first.

@@ -105,7 +105,7 @@ impl<'a> SharedBytes<'a> {
     }
 
     /// Copies of consecutive arrays of `N` bytes; a shorter remainder is left out.
-    pub(crate) fn arrays<const N: usize>(self) -> impl Iterator<Item = [u8; N]> + use<'a, N> {
+    pub fn arrays<const N: usize>(self) -> impl Iterator<Item = [u8; N]> + use<'a, N> {
         (0..self.len / N).map(move |n| {
             // SAFETY: array `n` lies within the bytes; byte arrays need no alignment.
             unsafe { self.ptr.add(n * N).cast::<[u8; N]>().read() }

@@ -133,6 +133,23 @@ impl ReplayBuffer {
         Ok(())
     }
 
+    /// Adds a whole episode; see [`StepBuffer::add_episode`].
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if the file cannot be written. Then nothing changes.
+    pub fn add_episode(
+        &mut self,
+        env: usize,
+        columns: &[SharedBytes<'_>],
+        steps: usize,
+    ) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.reserve(&self.steps, &[env], steps)?;
+        }
+        self.steps.add_episode(env, columns, steps);
+        Ok(())
+    }
+
     /// Begins to write the steps, priorities and random state that the buffer has now to disk. [`BufferFlush::sync`] writes
     /// them, [`Self::finish_flush`] makes them durable. Meanwhile the buffer can be used.
     ///
@@ -196,7 +213,9 @@ impl ReplayBuffer {
             outputs: Vec::new(),
             episode_columns: None,
             reward_column: None,
+            hindsight: None,
             exponent: None,
+            recent: None,
             seed: 0,
         };
         self.steps = StepBuffer::new(&nothing)?;

@@ -4,21 +4,22 @@ use engram_core::ring::Drawn;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
+use crate::buffer_columns::BatchArrays;
 use crate::importance_weights::importance_weights;
 
 /// Items that a replay buffer returned. Arrays of metadata are created on demand.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct BufferBatch {
-    data: Py<PyAny>,
+    arrays: BatchArrays,
     drawn: Drawn,
     num_envs: usize,
 }
 
 impl BufferBatch {
-    pub(crate) fn new(data: Py<PyAny>, drawn: Drawn, num_envs: usize) -> Self {
+    pub(crate) fn new(arrays: BatchArrays, drawn: Drawn, num_envs: usize) -> Self {
         Self {
-            data,
+            arrays,
             drawn,
             num_envs,
         }
@@ -36,7 +37,13 @@ impl BufferBatch {
 impl BufferBatch {
     #[getter]
     fn data(&self, py: Python<'_>) -> Py<PyAny> {
-        self.data.clone_ref(py)
+        self.arrays.data.clone_ref(py)
+    }
+
+    /// Arrays of the columns that are not part of `data`, in order.
+    fn hidden(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
+        let arrays = self.arrays.hidden.iter();
+        arrays.map(|array| array.clone_ref(py)).collect()
     }
 
     fn __len__(&self) -> usize {
@@ -65,6 +72,12 @@ impl BufferBatch {
     fn priority<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyArray1<f64>>> {
         let priorities = &self.drawn.priorities;
         (priorities.len() == self.drawn.starts.len()).then(|| PyArray1::from_slice(py, priorities))
+    }
+
+    /// None if goals are not replaced.
+    fn relabeled<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyArray1<bool>>> {
+        let relabeled = self.drawn.relabeled()?;
+        Some(PyArray1::from_iter(py, relabeled))
     }
 
     /// Computes `(1 / (N p)) ^ beta`, divided as `normalize` requires. Python has checked the arguments.

@@ -1,6 +1,9 @@
-//! What the items of a replay buffer consist of, as Python describes it.
+//! Reads what a replay buffer samples, and how: `CompiledItems` and `CompiledSampler` of `engram.buffers.items`.
 
-use engram_core::ring::{FrameStack, OutputColumn, OutputSource, RingItems};
+use engram_core::ring::{
+    EpisodeColumns, FrameStack, GoalStrategy, Hindsight, OutputColumn, OutputSource, RecentMix,
+    RingItems,
+};
 use engram_core::{CellSpec, DType, Shape};
 use pyo3::prelude::*;
 
@@ -8,17 +11,35 @@ use pyo3::prelude::*;
 #[derive(Debug, FromPyObject)]
 pub(crate) struct BufferItemsConfig {
     kind: String,
-    /// Number of steps of a sequence, or `n_step` of transitions.
-    pub(crate) length: usize,
-    pub(crate) burn_in: usize,
+    /// Number of steps of a sequence, maximum number of steps of an episode, or `n_step` of transitions.
+    length: usize,
+    burn_in: usize,
     at_end: String,
     discount: f64,
     pub(crate) structure: String,
     columns: Vec<OutputColumnConfig>,
     pub(crate) names: Vec<String>,
     /// The columns `terminated` and `truncated`.
-    pub(crate) episode_columns: Option<(usize, usize)>,
+    episode_columns: Option<(usize, usize)>,
     pub(crate) reward_column: Option<usize>,
+    /// Strategy and probability with which goals are replaced.
+    hindsight: Option<(String, f64)>,
+}
+
+/// An `engram.buffers.items.CompiledSampler`.
+#[derive(Clone, Copy, Debug, FromPyObject)]
+pub(crate) struct BufferSamplerConfig {
+    /// Of priorities; None without.
+    pub(crate) exponent: Option<f64>,
+    /// Part of a batch that is drawn from the newest items, and their number per environment.
+    recent: Option<(f64, usize)>,
+}
+
+impl BufferSamplerConfig {
+    pub(crate) fn recent(self) -> Option<RecentMix> {
+        self.recent
+            .map(|(fraction, newest)| RecentMix { fraction, newest })
+    }
 }
 
 /// An `engram.buffers.items.OutputColumn`.
@@ -29,6 +50,8 @@ struct OutputColumnConfig {
     /// Number of stacked frames; 0 without a stack.
     frames: usize,
     earlier: usize,
+    /// Column of the achieved goals.
+    achieved: usize,
 }
 
 impl OutputColumnConfig {
@@ -53,8 +76,37 @@ impl BufferItemsConfig {
                 burn_in: self.burn_in,
                 continues: self.at_end == "continue",
             },
+            "episodes" => RingItems::Episodes {
+                max_length: self.length,
+            },
             _ => RingItems::Steps,
         }
+    }
+
+    pub(crate) fn episode_columns(&self) -> Option<EpisodeColumns> {
+        self.episode_columns
+            .map(|(terminated, truncated)| EpisodeColumns {
+                terminated,
+                truncated,
+            })
+    }
+
+    pub(crate) fn hindsight(&self) -> Option<Hindsight> {
+        self.hindsight
+            .as_ref()
+            .map(|(strategy, relabel)| Hindsight {
+                strategy: match strategy.as_str() {
+                    "final" => GoalStrategy::Final,
+                    "episode" => GoalStrategy::Episode,
+                    _ => GoalStrategy::Future,
+                },
+                relabel: *relabel,
+            })
+    }
+
+    /// Maximum number of steps that are read for an item.
+    pub(crate) fn steps_per_item(&self) -> usize {
+        self.burn_in + self.length
     }
 
     /// The columns of an item, given those of a step.
@@ -74,6 +126,10 @@ impl BufferItemsConfig {
                     let source = match source {
                         "last" => OutputSource::Last(output.column),
                         "all" => OutputSource::All(output.column),
+                        "goal" => OutputSource::Goal {
+                            column: output.column,
+                            achieved: output.achieved,
+                        },
                         _ => OutputSource::First(output.column),
                     };
                     (source, (cell.dtype, cell.shape.clone()))

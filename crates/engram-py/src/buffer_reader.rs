@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use engram_core::ring::BufferScan;
+use engram_core::ring::{BufferScan, Drawn, StepBuffer};
+use parking_lot::RwLockWriteGuard;
 use pyo3::prelude::*;
 
 use crate::buffer_batch::BufferBatch;
@@ -78,26 +79,34 @@ impl BufferReader {
         let Some(mut unread) = self.unread().take() else {
             return Ok(None);
         };
-        let (drawn, unread) = this.reading(py, bytes, |buffer| {
-            let drawn = match &mut unread {
-                Unread::Shuffled(keys) => buffer.take(keys, items),
-                Unread::Ordered(scan) => buffer.read(scan, items),
-            };
+        let gather = |buffer: &StepBuffer, drawn: &Drawn| {
             let outputs = outputs.into_iter();
             let outputs = outputs.map(|(out, bytes)| &mut out[..bytes * drawn.starts.len()]);
             if of_steps {
-                buffer.gather_sequences(&drawn.starts, 1, outputs.collect())?;
+                buffer.gather_sequences(&drawn.starts, 1, outputs.collect())
             } else {
-                buffer.gather(&drawn.starts, outputs.collect())?;
+                buffer.gather(drawn, outputs.collect())
             }
-            Ok((drawn, unread))
-        })?;
+        };
+        let drawn = match &mut unread {
+            Unread::Shuffled(keys) => this.locked(py, bytes, |mut buffer| {
+                let drawn = buffer.take(keys, items); // may draw goals
+                let buffer = RwLockWriteGuard::downgrade(buffer);
+                gather(&buffer, &drawn)?;
+                Ok(drawn)
+            }),
+            Unread::Ordered(scan) => this.reading(py, bytes, |buffer| {
+                let drawn = buffer.read(scan, items);
+                gather(buffer, &drawn)?;
+                Ok(drawn)
+            }),
+        }?;
         *self.unread() = Some(unread);
         let items = drawn.starts.len();
         if items == 0 {
             return Ok(None);
         }
-        let data = columns.nest(py, buffers, items)?;
-        Ok(Some(BufferBatch::new(data, drawn, this.num_envs())))
+        let arrays = columns.arrays(py, buffers, items)?;
+        Ok(Some(BufferBatch::new(arrays, drawn, this.num_envs())))
     }
 }

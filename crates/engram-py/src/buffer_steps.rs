@@ -4,7 +4,7 @@ use engram_core::{CellSpec, DType, SharedBytes};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyModule, PyType};
+use pyo3::types::{PyList, PyModule, PyType};
 
 use crate::dtypes;
 use crate::errors;
@@ -42,6 +42,8 @@ pub(crate) enum Cells<'py> {
 pub(crate) enum LeadingAxes {
     /// None: one step of one environment.
     None,
+    /// Any number of steps of one environment.
+    Steps,
     /// One step of this many environments.
     Envs(usize),
     /// Any number of steps of this many environments.
@@ -53,22 +55,19 @@ impl LeadingAxes {
     fn count(self) -> usize {
         match self {
             Self::None => 0,
-            Self::Envs(_) => 1,
+            Self::Steps | Self::Envs(_) => 1,
             Self::EnvsAndSteps(_) => 2,
         }
     }
 
     /// The axes, for error texts. `steps` is the number of steps, if it is known from earlier columns.
     fn describe(self, steps: Option<usize>) -> Vec<String> {
+        let steps = steps.map_or("T".into(), |steps| steps.to_string());
         match self {
             Self::None => Vec::new(),
+            Self::Steps => vec![steps],
             Self::Envs(envs) => vec![envs.to_string()],
-            Self::EnvsAndSteps(envs) => {
-                vec![
-                    envs.to_string(),
-                    steps.map_or("T".into(), |steps| steps.to_string()),
-                ]
-            }
+            Self::EnvsAndSteps(envs) => vec![envs.to_string(), steps],
         }
     }
 }
@@ -151,6 +150,16 @@ impl StepColumns {
         let py = steps.py();
         let mut values = Leaves::with_capacity(self.columns.len());
         if !self.structure.flatten(steps, &mut values)? {
+            if let Ok(list) = steps.cast::<PyList>()
+                && let Ok(first) = list.get_item(0)
+                && self.structure.flatten(&first, &mut values)?
+            {
+                let text = format!(
+                    "`steps` must be one nest of arrays; got a list of {}; stack each column, as with numpy.stack",
+                    engram_core::text::count(list.len(), "step")
+                );
+                return Err(errors::signature(py, text));
+            }
             let (given, _) = Structure::of(steps)?;
             let error =
                 structure_differs(py, "a replay buffer", &given.names, &self.structure.names);
@@ -255,6 +264,7 @@ impl StepColumn {
             && shape.ends_with(&self.cell.shape)
             && match leading {
                 LeadingAxes::None => true,
+                LeadingAxes::Steps => *steps.get_or_insert(shape[0]) == shape[0],
                 LeadingAxes::Envs(envs) => shape[0] == envs,
                 LeadingAxes::EnvsAndSteps(envs) => {
                     shape[0] == envs && *steps.get_or_insert(shape[1]) == shape[1]
@@ -267,6 +277,7 @@ impl StepColumn {
         let expected: Vec<String> = leading.describe(*steps).into_iter().chain(axes).collect();
         let meaning = match leading {
             LeadingAxes::None => "",
+            LeadingAxes::Steps => ", with the T steps of the episode first",
             LeadingAxes::Envs(_) => ", with the environments first",
             LeadingAxes::EnvsAndSteps(_) => {
                 ", with the environments first, and their T steps second"

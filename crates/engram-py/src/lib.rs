@@ -7,6 +7,7 @@ mod batched_writer;
 mod buffer_batch;
 mod buffer_columns;
 mod buffer_env_ids;
+mod buffer_episodes;
 mod buffer_items;
 mod buffer_output;
 mod buffer_reader;

@@ -15,7 +15,8 @@ use pyo3::prelude::*;
 use crate::buffer_batch::BufferBatch;
 use crate::buffer_columns::BatchColumns;
 use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids, unknown_env};
-use crate::buffer_items::BufferItemsConfig;
+use crate::buffer_episodes::check_episode;
+use crate::buffer_items::{BufferItemsConfig, BufferSamplerConfig};
 use crate::buffer_reader::{BufferReader, Unread};
 use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
 use crate::config::signature_to_python;
@@ -37,10 +38,12 @@ pub(crate) struct ReplayBuffer {
     schema: Arc<Schema>,
     /// Structure of an item.
     structure: Arc<Structure>,
-    /// Names, dtypes and shapes of the columns of an item, with the time axis.
+    /// Names, dtypes and shapes of the columns of an item, with the time axis; then those of hidden columns.
     outputs: Vec<(String, CellSpec)>,
     /// Maximum number of steps of an item.
     steps_per_item: usize,
+    /// The columns `terminated` and `truncated`, if the buffer uses them.
+    episode_columns: Option<EpisodeColumns>,
     /// Minimum number of bytes that are copied without the GIL.
     min_detached_bytes: usize,
     pool: Arc<Pool>,
@@ -56,7 +59,7 @@ const BYTES_PER_PRIORITY_CHANGE: usize = 512;
 impl ReplayBuffer {
     /// Locks the buffer and runs `work`: without the GIL if `work` copies many bytes (`bytes`), or if the lock is
     /// taken.
-    fn locked<T: Send>(
+    pub(crate) fn locked<T: Send>(
         &self,
         py: Python<'_>,
         bytes: usize,
@@ -114,16 +117,23 @@ impl ReplayBuffer {
         let (cells, count) = self.columns.read(steps, leading)?;
         let lock = self.buffer.get(py)?;
         let num_steps = envs.len() * count;
+        let is_episode = matches!(leading, LeadingAxes::Steps);
         let read = || -> PyResult<Vec<SharedBytes<'_>>> {
             let bytes: Vec<_> = cells.iter().map(Cells::bytes).collect();
             self.columns.check_bytes(py, &bytes, num_steps)?;
+            if is_episode {
+                check_episode(py, &bytes, count, self.episode_columns)?;
+            }
             Ok(bytes)
         };
         let bytes = read()?;
         let total: usize = bytes.iter().map(|bytes| bytes.len()).sum();
         let add = |mut buffer: RwLockWriteGuard<'_, engine::ReplayBuffer>, bytes: &[_]| {
             buffer.check_open()?;
-            buffer.add(envs, bytes, count)
+            match envs {
+                [env] if is_episode => buffer.add_episode(*env, bytes, count),
+                _ => buffer.add(envs, bytes, count),
+            }
         };
         let failed = |error| errors::to_py(py, &error);
         if total < self.min_detached_bytes
@@ -188,13 +198,13 @@ impl ReplayBuffer {
 #[pymethods]
 impl ReplayBuffer {
     #[new]
-    #[pyo3(signature = (signature, items, size, exponent, seed, path = None))]
+    #[pyo3(signature = (signature, items, size, sampler, seed, path = None))]
     fn new(
         py: Python<'_>,
         signature: &Bound<'_, PyAny>,
         items: &Bound<'_, PyAny>,
         size: (usize, usize),
-        exponent: Option<f64>,
+        sampler: BufferSamplerConfig,
         seed: u64,
         path: Option<PathBuf>,
     ) -> PyResult<Self> {
@@ -240,14 +250,11 @@ impl ReplayBuffer {
             length,
             items: items.items(),
             outputs,
-            episode_columns: items
-                .episode_columns
-                .map(|(terminated, truncated)| EpisodeColumns {
-                    terminated,
-                    truncated,
-                }),
+            episode_columns: items.episode_columns(),
             reward_column: items.reward_column,
-            exponent,
+            hindsight: items.hindsight(),
+            exponent: sampler.exponent,
+            recent: sampler.recent(),
             seed,
         };
         let schema = Arc::new(schema);
@@ -273,7 +280,8 @@ impl ReplayBuffer {
             schema,
             structure: Structure::parse(py, &items.structure)?,
             outputs: item_columns,
-            steps_per_item: items.burn_in + items.length,
+            steps_per_item: items.steps_per_item(),
+            episode_columns: items.episode_columns(),
             min_detached_bytes,
             pool: Arc::new(Pool::default()),
             envs: all_envs(py, num_envs)?,
@@ -307,6 +315,16 @@ impl ReplayBuffer {
         self.add_to(&envs, steps, LeadingAxes::EnvsAndSteps(envs.len()))
     }
 
+    #[pyo3(signature = (steps, *, env_id = None))]
+    fn add_episode(
+        &self,
+        steps: &Bound<'_, PyAny>,
+        env_id: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let env = read_env_id(steps.py(), env_id, &self.envs)?;
+        self.add_to(&[env], steps, LeadingAxes::Steps)
+    }
+
     #[pyo3(signature = (*, env_ids = None))]
     fn end_episodes(&self, py: Python<'_>, env_ids: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         let envs = read_env_ids(env_ids, &self.envs)?;
@@ -326,16 +344,16 @@ impl ReplayBuffer {
     ) -> PyResult<BufferBatch> {
         let columns = self.item_columns();
         let bytes = columns.batch_bytes(batch_size);
-        let (data, drawn) = columns.fill(py, batch_size, out, |outputs| {
+        let (arrays, drawn) = columns.fill(py, batch_size, out, |outputs| {
             self.locked(py, bytes, |mut buffer| {
                 let drawn = buffer.draw(batch_size, replacement)?;
                 // Other threads can ask for the sizes while this one copies.
                 let buffer = RwLockWriteGuard::downgrade(buffer);
-                buffer.gather(&drawn.starts, outputs)?;
+                buffer.gather(&drawn, outputs)?;
                 Ok(drawn)
             })
         })?;
-        Ok(BufferBatch::new(data, drawn, self.num_envs()))
+        Ok(BufferBatch::new(arrays, drawn, self.num_envs()))
     }
 
     /// Draws `n` sequences of `length` steps; see [`StepBuffer::draw_sequences`].
@@ -350,14 +368,14 @@ impl ReplayBuffer {
     ) -> PyResult<BufferBatch> {
         let columns = self.sequence_columns(py, length)?;
         let bytes = columns.batch_bytes(n);
-        let (data, drawn) = columns.fill(py, n, out, |outputs| {
+        let (arrays, drawn) = columns.fill(py, n, out, |outputs| {
             self.reading(py, bytes, |buffer| {
                 let drawn = buffer.draw_sequences(n, length, seed)?;
                 buffer.gather_sequences(&drawn.starts, length, outputs)?;
                 Ok(drawn)
             })
         })?;
-        Ok(BufferBatch::new(data, drawn, self.num_envs()))
+        Ok(BufferBatch::new(arrays, drawn, self.num_envs()))
     }
 
     /// Reads the slots of these positions and the `length - 1` slots after each, whichever steps they contain now.
@@ -389,7 +407,7 @@ impl ReplayBuffer {
         });
         let starts = starts.collect::<PyResult<Vec<_>>>()?;
         let bytes = columns.batch_bytes(starts.len());
-        let (data, ()) = columns.fill(py, starts.len(), out, |outputs| {
+        let (arrays, ()) = columns.fill(py, starts.len(), out, |outputs| {
             self.reading(py, bytes, |buffer| {
                 let starts =
                     (starts.iter()).map(|(env, position)| buffer.start_in_slot_of(*env, *position));
@@ -397,7 +415,7 @@ impl ReplayBuffer {
                 buffer.gather_sequences(&starts, length, outputs)
             })
         })?;
-        Ok(data)
+        Ok(arrays.data)
     }
 
     /// Reads all items once, in random order.

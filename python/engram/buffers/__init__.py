@@ -1,19 +1,24 @@
-"""Replay buffers of one process, in memory or in a mapped file, which sample steps, transitions or sequences.
+"""Replay buffers of one process, in memory or in a mapped file, which sample steps, transitions, sequences or episodes.
 
 See docs/buffers.md. For tables that several processes share, or that survive a crash, see `engram.Store`.
 """
 
 from engram.buffers.buffer_batch import BufferBatch, BufferBatchInfo
-from engram.buffers.items import Sequences, Steps, Transitions
+from engram.buffers.frame_stack import FrameStack
+from engram.buffers.hindsight import HER
+from engram.buffers.items import Episodes, Sequences, Steps, Transitions
+from engram.buffers.recent_mix import RecentMix
 from engram.buffers.replay_buffer import ReplayBuffer
 from engram.buffers.storage import MappedFile
-from engram.buffers.transforms import FrameStack
 
 __all__ = [
+    "HER",
     "BufferBatch",
     "BufferBatchInfo",
+    "Episodes",
     "FrameStack",
     "MappedFile",
+    "RecentMix",
     "ReplayBuffer",
     "Sequences",
     "Steps",

@@ -1,33 +1,51 @@
 """Prepares steps for a replay buffer: derives their signature, and converts values to the dtype of their column."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
+from engram._text import counted
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
 
-__all__ = ["as_array", "check_not_masked", "convert", "derive_signature", "env_id_array"]
+__all__ = [
+    "as_array",
+    "check_not_masked",
+    "convert",
+    "derive_signature",
+    "env_id_array",
+    "is_same_kind",
+    "unrepresentable",
+]
 
 
-def derive_signature(steps: Any, num_leading_axes: int) -> Any:  # noqa: ANN401, nests
-    """Returns the signature of steps whose leaves have this number of leading axes."""
+def derive_signature(steps: Any, leading_axes: Sequence[str]) -> Any:  # noqa: ANN401, nests
+    """Returns the signature of steps whose leaves have these leading axes."""
+    num_leading_axes = len(leading_axes)
     leaves, names, structure = _engram.flatten(steps)
     arrays = [as_array(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
     for array, name in zip(arrays, names, strict=True):
         if array.ndim < num_leading_axes:
-            shape, advice = (
-                ("[num_envs, ...]", "for a single step, use `ReplayBuffer.add`")
+            advice = (
+                "for a single step, use `ReplayBuffer.add`"
                 if num_leading_axes == 1
-                else ("[num_envs, T, ...]", "if there is one environment, add an axis of size 1 in front")
+                else "if there is one environment, add an axis of size 1 in front"
             )
+            if isinstance(steps, list) and all(isinstance(step, Mapping) for step in steps):
+                raise SignatureError(
+                    f"`steps` must be one nest of arrays; got a list of {counted(len(steps), 'step')}; stack each "
+                    "column, as with numpy.stack"
+                )
             parent, _, last = name.rpartition("/")
             if last.isdigit() and array.ndim == 0:
                 wrapped = f"`{parent}`" if parent else "the list"
                 advice = f"lists are nests: wrap {wrapped} in numpy.asarray to store one array column"
-            raise SignatureError(f"{_column(name)} must have shape {shape}; got {list(array.shape)}; {advice}")
+            raise SignatureError(
+                f"{_column(name)} must have shape [{', '.join(leading_axes)}, ...]; got {list(array.shape)}; {advice}"
+            )
     specs = [ArraySpec(array.shape[num_leading_axes:], array.dtype) for array in arrays]
     return _engram.unflatten(structure, specs)
 
@@ -39,18 +57,30 @@ def convert(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:  #
     """
     array = as_array(value, name)
     if array.dtype != dtype:
-        are_integers = array.dtype.kind in "iu" and dtype.kind in "iu"
-        if not are_integers and not np.can_cast(array.dtype, dtype, "same_kind"):
+        if not is_same_kind(array.dtype, dtype):
             raise SignatureError(
                 f"{_column(name)} must be {dtype}, or of the same kind; got {array.dtype}; convert it, or declare "
                 "the dtype in `signature`"
             )
-        if dtype.kind in "iu" and array.size:
-            limits = np.iinfo(dtype)
-            for extreme in (array.min(), array.max()):
-                if not limits.min <= int(extreme) <= limits.max:
-                    raise SignatureError(f"{_column(name)} has {extreme}, which {dtype} cannot hold")
+        if (extreme := unrepresentable(array, dtype)) is not None:
+            raise SignatureError(f"{_column(name)} has {extreme}, which {dtype} cannot hold")
     return np.require(array, dtype, ["C", "A"])
+
+
+def is_same_kind(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """True if values of a dtype are converted to another one."""
+    are_integers = given.kind in "iu" and dtype.kind in "iu"
+    return are_integers or np.can_cast(given, dtype, "same_kind")
+
+
+def unrepresentable(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> Any | None:  # noqa: ANN401, a scalar
+    """Returns an integer of the array that is outside the range of an integer dtype of the same kind; None without."""
+    if dtype.kind in "iu" and array.size:
+        limits = np.iinfo(dtype)
+        for extreme in (array.min(), array.max()):
+            if not limits.min <= int(extreme) <= limits.max:
+                return extreme
+    return None
 
 
 def env_id_array(values: npt.ArrayLike) -> npt.NDArray[np.int64]:

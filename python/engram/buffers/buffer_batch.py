@@ -29,6 +29,7 @@ class BufferBatchInfo:
             of steps that its environment had before it.
         probability: f64 `[B]`: probability with which a single draw chooses the item.
         priority: f64 `[B]`: priority of each item when it was drawn; None if the sampler is not Prioritized.
+        relabeled: bool `[B]`: True for the items that got another goal; None without `HER`, and in a scan.
     """
 
     __slots__ = ("_arrays", "_native")
@@ -42,6 +43,11 @@ class BufferBatchInfo:
         if array is None:
             array = self._arrays[name] = getattr(self._native, name)()
         return array
+
+    def _optional_array(self, name: str) -> npt.NDArray[Any] | None:
+        if name not in self._arrays and (array := getattr(self._native, name)()) is not None:
+            self._arrays[name] = array
+        return self._arrays.get(name)
 
     @property
     def key(self) -> npt.NDArray[np.uint64]:
@@ -66,12 +72,16 @@ class BufferBatchInfo:
     @property
     def priority(self) -> npt.NDArray[np.float64] | None:
         """f64 `[B]`: priority of each item when it was drawn; None if the sampler is not Prioritized."""
-        if "priority" not in self._arrays and (priority := self._native.priority()) is not None:
-            self._arrays["priority"] = priority
-        return self._arrays.get("priority")
+        return self._optional_array("priority")
+
+    @property
+    def relabeled(self) -> npt.NDArray[np.bool_] | None:
+        """Whether each item got another goal, bool `[B]`; None without `HER`, and in a scan."""
+        return self._optional_array("relabeled")
 
     def __repr__(self) -> str:
-        arrays = {name: getattr(self, name) for name in ("key", "env_id", "position", "probability", "priority")}
+        names = ("key", "env_id", "position", "probability", "priority", "relabeled")
+        arrays = {name: getattr(self, name) for name in names}
         rows = [(name, str(each.dtype), array_text(each)) for name, each in arrays.items() if each is not None]
         return f"BufferBatchInfo({counted(len(self._native), 'item')})" + aligned(rows)
 
@@ -83,8 +93,8 @@ class BufferBatch:
         native: The batch, as the native engine returned it.
 
     Attributes:
-        data: Nest of the items' data, with NumPy arrays `[B, ...]`, or `[B, T, ...]` for `Sequences`. The arrays own
-            their memory. Nothing changes them later, unless they are given as `out` of another call.
+        data: Nest of the items' data, with NumPy arrays `[B, ...]`, or `[B, T, ...]` for sequences and episodes. The
+            arrays own their memory. Nothing changes them later, unless they are given as `out` of another call.
         info: Keys, probabilities and other metadata, one per item.
     """
 

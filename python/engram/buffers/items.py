@@ -1,13 +1,24 @@
-"""What a replay buffer samples: steps, n-step transitions or sequences."""
+"""What a replay buffer samples: steps, n-step transitions, sequences or episodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from engram import _checks, _engram
 from engram.errors import SignatureError
 
-__all__ = ["AtEnd", "CompiledItems", "Items", "Sequences", "Steps", "Transitions", "episode_columns"]
+__all__ = [
+    "AtEnd",
+    "CompiledItems",
+    "CompiledSampler",
+    "Episodes",
+    "Items",
+    "OutputColumn",
+    "Sequences",
+    "Steps",
+    "Transitions",
+    "episode_columns",
+]
 
 AtEnd: TypeAlias = Literal["pad", "continue"]
 """What follows the last step of an episode in a sequence; see `Sequences`."""
@@ -16,25 +27,41 @@ AtEnd: TypeAlias = Literal["pad", "continue"]
 class OutputColumn(NamedTuple):
     """A column of an item, as the native engine expects it."""
 
-    source: Literal["first", "last", "all", "return", "discount", "num_steps", "valid", "learning", "is_first"]
-    column: int = 0  # number of the column in a step, for the first three sources
+    source: Literal["first", "last", "all", "goal", "return", "discount", "num_steps", "valid", "learning", "is_first"]
+    column: int = 0  # number of the column in a step, for the first four sources
     frames: int = 0  # number of stacked frames; 0 without a stack
     earlier: int = 0  # number of the column with the frames before the last one
+    achieved: int = 0  # number of the column with the goals that steps achieved, for the source `goal`
 
 
 class CompiledItems(NamedTuple):
     """Items as the native engine reads them."""
 
-    kind: Literal["steps", "transitions", "sequences"]
-    length: int  # n_step of transitions
+    kind: Literal["steps", "transitions", "sequences", "episodes"]
+    length: int  # n_step of transitions, max_length of episodes
     burn_in: int
     at_end: AtEnd
     discount: float
     structure: str  # the nest of an item
-    columns: list[OutputColumn]
+    columns: list[OutputColumn]  # those of the nest, then hidden ones
     names: list[str]
     episode_columns: tuple[int, int] | None  # numbers of the columns `terminated` and `truncated` in a step
     reward_column: int | None
+    hindsight: tuple[str, float] | None = None  # strategy, and probability with which goals are replaced
+
+    def with_hidden(self, columns: Sequence[int], names: Sequence[str]) -> Self:
+        """Returns items with these columns of their first step, out of `names`, which are not part of their nest."""
+        hidden = [OutputColumn("first", column) for column in columns]
+        return self._replace(
+            columns=[*self.columns, *hidden], names=[*self.names, *(names[column] for column in columns)]
+        )
+
+
+class CompiledSampler(NamedTuple):
+    """How items are chosen, as the native engine reads it."""
+
+    exponent: float | None = None  # of priorities
+    recent: tuple[float, int] | None = None  # part of a batch that is from the newest items, and their number per env
 
 
 class _Marker:
@@ -184,7 +211,58 @@ class Sequences:
         return _compiled("sequences", item, flags, None, length=self.length, burn_in=self.burn_in, at_end=self.at_end)
 
 
-Items: TypeAlias = Steps | Transitions | Sequences
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Whole episodes, from their first step on, that have ended.
+
+    Steps must be dicts with at least the entries `terminated` and `truncated`: bools, True at the step that ended the
+    episode. An item has all entries of its steps, with a time axis: `[B, max_length, ...]`; and, bool `[B,
+    max_length]`,
+
+    - `valid`: True for the steps of the episode, False for the zeros that follow them. `valid.sum(axis=1)` is their
+      number;
+    - `is_first`: True for the first step of an episode.
+
+    All episodes are equally likely with `selectors.Uniform()`, whatever their environment and the number of their
+    steps. With `selectors.Prioritized`, the priority of an episode is that of its first step.
+
+    An episode longer than `max_length` becomes several items: each but the last has `max_length` steps, and
+    `is_first[:, 0]` is True only for the first. Where an episode was ended by `add_episode` or `end_episodes`, its last
+    step may have neither `terminated` nor `truncated` True.
+
+    An item can be sampled from its last step on, until its first step is overwritten. `capacity` must be at least `2 *
+    max_length - 1` for each environment, so that an item is stored until the next one is complete.
+
+    Attributes:
+        max_length: Maximum number of steps of an item, and length of the time axis.
+
+    Raises:
+        InvalidArgumentError: `max_length` is invalid.
+    """
+
+    _: KW_ONLY
+    max_length: int
+
+    def __post_init__(self) -> None:
+        max_length = _checks.integer("Episodes: `max_length`", self.max_length, high=_checks.MAX_I32)
+        object.__setattr__(self, "max_length", max_length)
+
+    @property
+    def _max_steps(self) -> int:
+        """Maximum number of consecutive steps of an item."""
+        return self.max_length
+
+    def _compile(self, structure: str) -> CompiledItems:
+        """Returns the items for steps of this structure."""
+        step = _step_of_markers("items=Episodes(...)", structure, ("terminated", "truncated"))
+        added = ("valid", "is_first")
+        _check_added("Episodes", step, added)
+        item = {name: _markers(entry, "all") for name, entry in step.items()} | {name: _Marker(name) for name in added}
+        flags = (step["terminated"], step["truncated"])
+        return _compiled("episodes", item, flags, None, length=self.max_length)
+
+
+Items: TypeAlias = Steps | Transitions | Sequences | Episodes
 """The kinds of items."""
 
 _MAX_N_STEP = 10_000
@@ -231,7 +309,7 @@ def _markers(entry: Any, source: Literal["last", "all"]) -> Any:  # noqa: ANN401
 
 
 def _compiled(
-    kind: Literal["transitions", "sequences"],
+    kind: Literal["transitions", "sequences", "episodes"],
     item: dict[str, Any],
     flags: tuple[_Marker, _Marker],
     reward: _Marker | None,

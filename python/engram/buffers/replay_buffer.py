@@ -6,7 +6,7 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy.typing as npt
 
@@ -16,11 +16,16 @@ from engram._store_options import checked_seed
 from engram._text import counted
 from engram.buffers._steps import derive_signature
 from engram.buffers.buffer_batch import BufferBatch
-from engram.buffers.items import Items, Steps, episode_columns
+from engram.buffers.hindsight import HER
+from engram.buffers.items import CompiledSampler, Episodes, Items, Steps, episode_columns
+from engram.buffers.recent_mix import RecentMix
 from engram.buffers.storage import MappedFile
-from engram.buffers.transforms import FrameStack
+from engram.buffers.transforms import Transform, checked_transforms
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError, UnsatisfiableError
 from engram.selectors import Prioritized, Uniform
+
+if TYPE_CHECKING:
+    from engram.buffers._hindsight_rewards import HindsightRewards
 
 __all__ = ["ReplayBuffer"]
 
@@ -52,19 +57,20 @@ class ReplayBuffer:
         num_envs: Number of environments, each with a ring of `capacity / num_envs` steps.
         signature: Nest of `ArraySpec` that describes a step. Default: that of the first step that is added, in which
             Python's floats are float64, its ints int64.
-        items: What is sampled: `Steps()`, `Transitions(...)` or `Sequences(...)`.
-        transforms: What is computed from the steps when they are sampled: `FrameStack(...)`. Default: nothing.
+        items: What is sampled: `Steps()`, `Transitions(...)`, `Sequences(...)` or `Episodes(...)`.
+        transforms: What is computed from the steps when they are sampled: `FrameStack(...)`, `HER(...)`. Default:
+            nothing.
         sampler: `selectors.Uniform()`: every item is equally likely. `selectors.Prioritized(exponent)`: in proportion
             to `priority ** exponent`. When an item can first be sampled, it gets the largest priority that an item of
-            the buffer has then; 1 if none is above 0.
+            the buffer has then; 1 if none is above 0. `RecentMix(...)`: a part of each batch is from the newest items.
         seed: Seed of all random choices. They do not depend on the number of threads. Default: a random one. With a
             file that exists, it has no influence: the random state is that of the file.
         storage: `MappedFile(path)`: the steps are in this file, which can be larger than the memory and outlives the
             process. Default: in memory.
 
     Raises:
-        InvalidArgumentError: An argument is invalid, or the rings are too short for one item. With a file that exists:
-            it has another `capacity` or `num_envs`.
+        InvalidArgumentError: An argument is invalid, or the rings are too short for one item, or for `Episodes` for one
+            item until the next one is complete. With a file that exists: it has another `capacity` or `num_envs`.
         SignatureError: The columns of `signature` are not supported, or not those that `items` needs. With a file that
             exists: they are not those of the file.
         OutOfMemoryError: The memory for the columns of `signature` cannot be reserved.
@@ -80,27 +86,31 @@ class ReplayBuffer:
         *,
         signature: Any = None,  # noqa: ANN401, a nest
         items: Items = Steps(),  # noqa: B008, a constant
-        transforms: Sequence[FrameStack] = (),
-        sampler: Uniform | Prioritized = Uniform(),  # noqa: B008, a constant
+        transforms: Sequence[Transform] = (),
+        sampler: Uniform | Prioritized | RecentMix = Uniform(),  # noqa: B008, a constant
         seed: int | None = None,
         storage: MappedFile | None = None,
     ) -> None:
         self._num_envs = _checks.integer("`num_envs`", num_envs, high=_checks.MAX_I32)
         capacity = _checks.integer("`capacity`", capacity, high=_MAX_CAPACITY)
         self._ring_length = -(-capacity // self._num_envs)  # in steps, rounded up
-        kinds = "one of engram.buffers: Steps(), Transitions(...), Sequences(...)"
+        kinds = "one of engram.buffers: Steps(), Transitions(...), Sequences(...), Episodes(...)"
         _checks.instance_of("`items`", items, Items, kinds)
-        _checks.instance_of(
-            "`sampler`", sampler, Uniform | Prioritized, "selectors.Uniform() or selectors.Prioritized(...)"
-        )
-        self._transforms = _checked_transforms(transforms)
-        lookback = max((transform.frames - 1 for transform in self._transforms), default=0)
+        kinds = "selectors.Uniform(), selectors.Prioritized(...) or engram.buffers.RecentMix(...)"
+        _checks.instance_of("`sampler`", sampler, Uniform | Prioritized | RecentMix, kinds)
+        self._transforms = checked_transforms(transforms)
+        for transform in self._transforms:
+            transform._check_items(items)  # noqa: SLF001, this package's own
+        self._rewards: HindsightRewards | None = None
+        lookback = max((each._lookback for each in self._transforms), default=0)  # noqa: SLF001, this package's own
         item_steps = items._max_steps + lookback  # noqa: SLF001, this package's own
-        if item_steps > self._ring_length:
+        steps_after = items.max_length - 1 if isinstance(items, Episodes) else 0  # until the next item is complete
+        if item_steps + steps_after > self._ring_length:
             environments = counted(self._num_envs, "environment")
+            until = ", each stored until the next one is complete" if steps_after else ""
             raise InvalidArgumentError(
-                f"`capacity` must be at least {item_steps * self._num_envs} for {environments} and items of up to "
-                f"{counted(item_steps, 'step')}; got {capacity}"
+                f"`capacity` must be at least {(item_steps + steps_after) * self._num_envs} for {environments} and "
+                f"items of up to {counted(item_steps, 'step')}{until}; got {capacity}"
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
         self._path: str | None = None
@@ -129,7 +139,7 @@ class ReplayBuffer:
             StorageError: The file of `storage` cannot be created or written.
             ClosedError: The buffer is closed.
         """
-        self._add("add", step, 0, env_id=env_id)
+        self._add("add", step, (), env_id=env_id)
 
     def add_batch(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
         """Adds one step of each environment, or of some of them.
@@ -145,7 +155,7 @@ class ReplayBuffer:
             StorageError: The file of `storage` cannot be created or written.
             ClosedError: The buffer is closed.
         """
-        self._add("add_batch", steps, 1, env_ids=env_ids)
+        self._add("add_batch", steps, ("num_envs",), env_ids=env_ids)
 
     def add_steps(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
         """Adds several consecutive steps of each environment, or of some of them.
@@ -161,7 +171,29 @@ class ReplayBuffer:
             StorageError: The file of `storage` cannot be created or written.
             ClosedError: The buffer is closed.
         """
-        self._add("add_steps", steps, 2, env_ids=env_ids)
+        self._add("add_steps", steps, ("num_envs", "T"), env_ids=env_ids)
+
+    def add_episode(self, steps: Any, *, env_id: int | None = None) -> None:  # noqa: ANN401, a nest
+        """Adds a whole episode to one environment.
+
+        The first step is the first one of an episode: if an earlier episode of the environment has not ended, it ends
+        with its newest step, as `end_episodes` describes. The last step ends the episode: if neither its `terminated`
+        nor its `truncated` is True, it counts as truncated, although its `truncated` does not change. `Steps()`
+        do not depend on it, as for `end_episodes`.
+
+        Args:
+            steps: Nest of arrays `[T, ...]`, with any `T` of at least 1.
+            env_id: The environment, from 0. May be omitted if there is only one.
+
+        Raises:
+            SignatureError: The steps differ from the signature or the first step in structure, dtype or shape.
+            InvalidArgumentError: There are no steps, or a step before the last one ends an episode (not checked with
+                `Steps()`); `env_id` is out of range, or missing although there are several environments.
+            OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+            StorageError: The file of `storage` cannot be created or written.
+            ClosedError: The buffer is closed.
+        """
+        self._add("add_episode", steps, ("T",), env_id=env_id)
 
     def end_episodes(self, *, env_ids: npt.ArrayLike | None = None) -> None:
         """Ends the episodes of all environments, or of some of them, with their newest steps.
@@ -188,26 +220,29 @@ class ReplayBuffer:
 
         Args:
             batch_size: Number of items, `B`.
-            replacement: If False, all items of the batch are different ones. Not available with `Prioritized`.
+            replacement: If False, all items of the batch are different ones. Only with `Uniform`.
             out: Nest of arrays to write the data to, such as `batch.data` of an earlier batch of the same size. Its
-                arrays must be writable, in C order, and have the shapes and dtypes of the batch. Default: new arrays.
+                arrays must be writable, in C order, and have the shapes and dtypes of the batch. After an error, their
+                contents are undefined. Default: new arrays.
 
         Returns:
             The items, as `BufferBatch`; its `data` is `out` if that is given.
 
         Raises:
             UnsatisfiableError: The buffer has no item yet, or fewer than `batch_size` without replacement.
-            InvalidArgumentError: `batch_size` or `out` is invalid, or `replacement` is False with `Prioritized`.
+            InvalidArgumentError: `batch_size` or `out` is invalid, or `replacement` is False, and the sampler is
+                not `Uniform`.
             OutOfMemoryError: The batch is too large to be allocated.
             ClosedError: The buffer is closed.
         """
         size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
         _checks.boolean("`replacement`", replacement)
-        if not replacement and isinstance(self._sampler, Prioritized):
-            raise InvalidArgumentError("`replacement` must be True with a Prioritized sampler; got False")
+        if not replacement and not isinstance(self._sampler, Uniform):
+            kind = type(self._sampler).__name__
+            raise InvalidArgumentError(f"`replacement` must be True with a {kind} sampler; got False")
         if (native := self._open_native()) is None:
             raise UnsatisfiableError("the replay buffer is empty; add steps before sampling")
-        return BufferBatch(native.sample(size, bool(replacement), out))
+        return self._finished(native.sample(size, bool(replacement), out))
 
     def epoch(self, batch_size: int, *, drop_last: bool = False) -> Iterator[BufferBatch]:
         """Iterates over all current items once, in random order, with 8 bytes of memory per item.
@@ -231,15 +266,15 @@ class ReplayBuffer:
         _checks.boolean("`drop_last`", drop_last)
         if (native := self._open_native()) is None:
             return iter(())
-        return _batches(native.epoch(), size, drop_last=drop_last)
+        return self._batches(native.epoch(), size, drop_last=drop_last)
 
     def scan(self, batch_size: int = 256, *, steps: bool = False) -> Iterator[BufferBatch]:
         """Iterates over all items once, in order: environment after environment, oldest first.
 
-        Unlike `sample` and `epoch`, it makes no random choices, so that later samples do not depend on it. The items
-        are those that the buffer has during this call: later ones are not included. A scan holds none of them: each
-        batch is read when it is returned, with the priorities of that moment, and without the items that were
-        overwritten or removed meanwhile.
+        Unlike `sample` and `epoch`, it makes no random choices, so that later samples do not depend on it; with `HER`,
+        items have the goals that were stored. The items are those that the buffer has during this call: later ones are
+        not included. A scan holds none of them: each batch is read when it is returned, with the priorities of that
+        moment, and without the items that were overwritten or removed meanwhile.
 
         Args:
             batch_size: Maximum number of items per batch, `B`. Only the last batch has fewer.
@@ -258,7 +293,7 @@ class ReplayBuffer:
         _checks.boolean("`steps`", steps)
         if (native := self._open_native()) is None:
             return iter(())
-        return _batches(native.scan(bool(steps)), size, drop_last=False)
+        return self._batches(native.scan(bool(steps)), size, drop_last=False)
 
     def update_priorities(self, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
         """Sets the priorities of items. Keys of items that are no longer in the buffer are skipped.
@@ -336,6 +371,9 @@ class ReplayBuffer:
         - Priorities belong to the steps that items begin with. Items that had none in the save get the largest one.
           Without `Prioritized`, priorities are left out.
         - `seed` has no influence.
+
+        If the environments were reset since the save, call `end_episodes` after this: otherwise their steps continue
+        the episodes that were running.
 
         Args:
             path: The file.
@@ -445,22 +483,29 @@ class ReplayBuffer:
     def _create(self, signature: Any) -> _engram.ReplayBuffer:  # noqa: ANN401, a nest
         """Returns the native buffer for steps of this signature."""
         structure = _engram.flatten(signature)[2]
-        exponent = self._sampler.exponent if isinstance(self._sampler, Prioritized) else None
         items = self._items._compile(structure)  # noqa: SLF001, this package's own
         for transform in self._transforms:
             items = transform._apply(items, signature)  # noqa: SLF001, this package's own
+            if isinstance(transform, HER):
+                self._rewards = transform._rewards(self._items, signature)  # noqa: SLF001, this package's own
         if self._transforms and items.episode_columns is None:
-            items = items._replace(episode_columns=episode_columns("transforms=[FrameStack(...)]", structure))
+            what = f"transforms=[{type(self._transforms[0]).__name__}(...)]"
+            items = items._replace(episode_columns=episode_columns(what, structure))
+        sampler = CompiledSampler()
+        if isinstance(self._sampler, Prioritized):
+            sampler = CompiledSampler(exponent=self._sampler.exponent)
+        elif isinstance(self._sampler, RecentMix):
+            sampler = CompiledSampler(recent=self._sampler._compile(self._num_envs))  # noqa: SLF001, of this package
         size = (self._num_envs, self._ring_length)
-        return _engram.ReplayBuffer(signature, items, size, exponent, self._seed, self._path)
+        return _engram.ReplayBuffer(signature, items, size, sampler, self._seed, self._path)
 
-    def _add(self, method: str, steps: Any, num_leading_axes: int, **environments: Any) -> None:  # noqa: ANN401
+    def _add(self, method: str, steps: Any, leading_axes: Sequence[str], **environments: Any) -> None:  # noqa: ANN401
         """Calls a method of the native buffer, which is created at the first step."""
         with self._first_add_lock:
             if (native := self._open_native()) is not None:
                 getattr(native, method)(steps, **environments)
             else:
-                self._start(self._create(derive_signature(steps, num_leading_axes)), method, steps, **environments)
+                self._start(self._create(derive_signature(steps, leading_axes)), method, steps, **environments)
 
     def _start(self, native: _engram.ReplayBuffer, method: str, data: Any, **environments: Any) -> None:  # noqa: ANN401
         """Uses a new native buffer if this method accepts the data; otherwise discards it."""
@@ -475,30 +520,20 @@ class ReplayBuffer:
         """Makes `native` the buffer that all methods use."""
         self._native = native
         # Calls skip the Python methods above, which cost more than the checks of the native ones.
-        for name in ("add", "add_batch", "add_steps"):
+        for name in ("add", "add_batch", "add_steps", "add_episode"):
             if getattr(type(self), name) is getattr(ReplayBuffer, name):
                 setattr(self, name, getattr(native, name))
 
+    def _batches(self, reader: _engram.BufferReader, batch_size: int, *, drop_last: bool) -> Iterator[BufferBatch]:
+        """Yields the batches of an epoch or a scan."""
+        while (native := reader.next(batch_size)) is not None:
+            if drop_last and len(native) < batch_size:
+                return
+            yield self._finished(native)
 
-def _batches(reader: _engram.BufferReader, batch_size: int, *, drop_last: bool) -> Iterator[BufferBatch]:
-    """Yields the batches of an epoch or a scan."""
-    while (native := reader.next(batch_size)) is not None:
-        if drop_last and len(native) < batch_size:
-            return
-        yield BufferBatch(native)
-
-
-def _checked_transforms(transforms: Sequence[FrameStack]) -> tuple[FrameStack, ...]:
-    """Returns the transforms, after checking that each column has at most one."""
-    kinds = "a sequence of engram.buffers.FrameStack(...)"
-    _checks.instance_of("`transforms`", transforms, Sequence, kinds)
-    for transform in transforms:
-        _checks.instance_of("each of `transforms`", transform, FrameStack, "engram.buffers.FrameStack(...)")
-    columns = [transform.column for transform in transforms]
-    for number, column in enumerate(columns):
-        for other in columns[:number]:
-            if column == other or column.startswith(f"{other}/") or other.startswith(f"{column}/"):
-                raise InvalidArgumentError(
-                    f"`transforms` must stack each column at most once; got FrameStack for `{other}` and `{column}`"
-                )
-    return tuple(transforms)
+    def _finished(self, native: _engram.BufferBatch) -> BufferBatch:
+        """Returns a batch, after setting the rewards of the items that got another goal."""
+        batch = BufferBatch(native)
+        if self._rewards is not None and (relabeled := batch.info.relabeled) is not None:
+            self._rewards.write(batch.data, relabeled, native.hidden())
+        return batch

@@ -17,14 +17,16 @@ class MappedFile:
 
     If the file does not exist, it is created when the columns are known, with its full size: a full disk is an error
     then, and not later. If it exists, the buffer continues with its steps, priorities, random state and columns; `seed`
-    has no influence. Only one process at a time can use it.
+    has no influence. Episodes that were running continue, too: if your environments are reset, call `end_episodes`
+    first. Only one process at a time can use the file.
 
     `capacity` and `num_envs` must be those of the file, `items` and `sampler` may differ. `Steps()` keep the ends of
     episodes, and `Uniform()` the priorities, for a later buffer. With `Prioritized` and other items, steps with which
     none of these begins lose their priority; if an item begins with them again, it gets the largest one.
 
     - After the end of the process, even by `kill -9`, the file has every step whose `add*` has returned. A call that
-      has not returned may have added the steps of some of its environments.
+      has not returned may have added the steps of some of its environments; an episode of `add_episode` is there
+      completely or not at all.
     - After a power failure or a restart of the machine, it has the steps of the last `flush` or `close`, except those
       that were overwritten since. An environment that has overwritten some may lose up to an eighth of its
       `capacity / num_envs` steps more.

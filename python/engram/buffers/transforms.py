@@ -1,80 +1,44 @@
 """What is computed from the steps of a replay buffer when they are sampled."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
-import numpy as np
+from engram import _checks
+from engram.buffers.frame_stack import FrameStack
+from engram.buffers.hindsight import HER
+from engram.errors import InvalidArgumentError
 
-from engram import _checks, _engram
-from engram._text import columns_text
-from engram.buffers.items import CompiledItems
-from engram.errors import SignatureError
-from engram.specs import ArraySpec
+__all__ = ["Transform", "checked_transforms"]
 
-__all__ = ["FrameStack"]
-
-_MAX_FRAMES = 1_000
-"""Maximum of `frames`: the time that sampling takes grows with it."""
+Transform: TypeAlias = FrameStack | HER
+"""The kinds of transforms."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameStack:
-    """Stacks the newest frames up to each step, although the buffer stores each frame only once.
-
-    Add single frames, such as screens `[H, W]`. Then a sampled `obs` is `[B, frames, H, W]`, or in sequences `[B, T,
-    frames, H, W]`: the frames of the step and of those before it in its episode, oldest first. At the beginning of an
-    episode, its first frame is repeated, as `gymnasium.wrappers.FrameStackObservation(padding_type="reset")` does.
-
-    If steps also have `next_obs`, it is stacked too: the last frame is that of `next_obs`, after the newest ones of
-    `obs`.
-
-    Steps must have the entries `terminated` and `truncated`, also with `Steps()`. A step cannot be sampled if one of
-    the frames of its stack has been overwritten.
-
-    Attributes:
-        column: Entry of a step, such as `"obs"`, or one within it, such as `"obs/screen"`. If it is a nest, all its
-            columns are stacked.
-        frames: Number of frames of a stack, from 2 to 1,000.
-
-    Raises:
-        InvalidArgumentError: An attribute is invalid.
-    """
-
-    column: str
-    frames: int
-
-    def __post_init__(self) -> None:
-        _checks.text("FrameStack: `column`", self.column)
-        frames = _checks.integer("FrameStack: `frames`", self.frames, low=2, high=_MAX_FRAMES)
-        object.__setattr__(self, "frames", frames)
-
-    def _apply(self, items: CompiledItems, signature: Any) -> CompiledItems:  # noqa: ANN401, a nest
-        """Returns items whose columns are stacked."""
-        specs, names, _ = _engram.flatten(signature)
-        stacked = [name for name in names if name == self.column or name.startswith(f"{self.column}/")]
-        if not stacked:
-            raise SignatureError(f"FrameStack: steps have no column `{self.column}`; got {columns_text(names)}")
-        earlier: dict[int, int] = {}  # by the column that ends a stack
-        for name in stacked:
-            column = names.index(name)
-            earlier[column] = column
-            if f"next_{name}" in names:
-                following = names.index(f"next_{name}")
-                _check_same(name, specs[column], specs[following])
-                earlier[following] = column
-        outputs = [
-            output._replace(frames=self.frames, earlier=earlier[output.column])
-            if output.source in {"first", "last", "all"} and output.column in earlier
-            else output
-            for output in items.columns
-        ]
-        return items._replace(columns=outputs)
+def checked_transforms(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
+    """Returns the transforms, after checking that each column has at most one."""
+    kinds = "engram.buffers.FrameStack(...) or HER(...)"
+    _checks.instance_of("`transforms`", transforms, Sequence, f"a sequence of {kinds}")
+    for transform in transforms:
+        _checks.instance_of("each of `transforms`", transform, Transform, kinds)
+    stacked = [transform.column for transform in transforms if isinstance(transform, FrameStack)]
+    for number, column in enumerate(stacked):
+        for other in stacked[:number]:
+            if _overlap(column, other):
+                raise InvalidArgumentError(
+                    f"`transforms` must stack each column at most once; got FrameStack for `{other}` and `{column}`"
+                )
+    goals = [transform for transform in transforms if isinstance(transform, HER)]
+    if len(goals) > 1:
+        raise InvalidArgumentError(f"`transforms` must have at most one HER; got {len(goals)}")
+    for column in stacked:
+        for goal in goals[0]._columns if goals else ():  # noqa: SLF001, this package's own
+            if _overlap(column, goal) or _overlap(f"next_{column}", goal):
+                raise InvalidArgumentError(
+                    f"`transforms` must not stack the goals of HER; got FrameStack for `{column}`, and HER for `{goal}`"
+                )
+    return tuple(transforms)
 
 
-def _check_same(name: str, spec: ArraySpec, following: ArraySpec) -> None:
-    """Checks that `name` and `next_name` have the same dtype and shape."""
-    given, other = (f"{np.dtype(each.dtype)}{list(each.shape)}" for each in (spec, following))
-    if given != other:
-        raise SignatureError(
-            f"FrameStack: columns `{name}` and `next_{name}` must have one dtype and shape; got {given} and {other}"
-        )
+def _overlap(column: str, other: str) -> bool:
+    """True if one of two entries of a step is the other one, or within it."""
+    return f"{column}/".startswith(f"{other}/") or f"{other}/".startswith(f"{column}/")

@@ -13,6 +13,7 @@ from engram.cli.info import info
 from engram.cli.inspect import inspect
 from engram.cli.serve import serve
 from engram.cli.top import top
+from engram.cli.train import app as train
 
 app = typer.Typer(
     name="engram",
@@ -21,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)
+app.add_typer(train, name="train")
 app.command()(serve)
 app.command()(info)
 app.command()(top)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engram._extras import importing_extra
+from engram.cli.demo_progress import take_snapshot
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
 from engram.cli.output import stdout_console, text
 from engram.cli.program_name import program_name
@@ -138,12 +139,15 @@ def run(configs: Sequence[DQNConfig], stderr: Console, *, headless: bool) -> lis
     for config in configs:
         run_name = f"{config.env_id}, seed {config.seed}"
         stderr.print(text(f"{run_name}: up to {config.max_steps:,} steps; Ctrl-C stops it, results are kept"))
-        with DeferredInterrupt() as interrupt, make_reporter(stderr, config, headless=headless) as show_progress:
+        with DeferredInterrupt() as interrupt, make_reporter(stderr, headless=headless) as show_progress:
 
             def report(
-                progress: Progress, show: Reporter = show_progress, check: Callable[[], None] = interrupt.check
+                progress: Progress,
+                config: DQNConfig = config,
+                show: Reporter = show_progress,
+                check: Callable[[], None] = interrupt.check,
             ) -> None:
-                show(progress)
+                show(take_snapshot(progress, config))
                 check()
 
             results.append(train(config, report, report_period=show_progress.period))

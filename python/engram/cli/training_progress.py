@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from rich.live import Live
 from rich.panel import Panel
@@ -13,14 +14,31 @@ from rich.table import Table
 from engram.cli.output import text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import TracebackType
 
     from rich.console import Console
 
-    from engram.agents.dqn import DQNConfig, Progress
-
 SPARKS = "▁▂▃▄▅▆▇█"
+
+
+class Snapshot(NamedTuple):
+    """What is shown of a run at one moment.
+
+    Attributes:
+        title: Of the run.
+        seconds: Seconds since its start.
+        returns: Returns of the newest episodes, in order.
+        figures: Formatted figures by name.
+        completed: Part of the budget that is used.
+        budget: The budget, for example in steps.
+    """
+
+    title: str
+    seconds: float
+    returns: Sequence[float]
+    figures: dict[str, str]
+    completed: int
+    budget: int
 
 
 class Reporter(Protocol):
@@ -29,8 +47,8 @@ class Reporter(Protocol):
     period: float
     """Seconds between two reports."""
 
-    def __call__(self, progress: Progress) -> None:
-        """Shows the progress."""
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Shows the snapshot."""
 
     def __enter__(self) -> Self:
         """Opens the display."""
@@ -41,11 +59,11 @@ class Reporter(Protocol):
         """Closes the display."""
 
 
-def make_reporter(console: Console, config: DQNConfig, *, headless: bool) -> Reporter:
+def make_reporter(console: Console, *, headless: bool) -> Reporter:
     """Returns a live panel if `console` is a terminal and `headless` is False, else plain lines."""
     if console.is_terminal and not headless:
-        return LiveReporter(console, config)
-    return LineReporter(console, config)
+        return LiveReporter(console)
+    return LineReporter(console)
 
 
 class LineReporter:
@@ -53,14 +71,14 @@ class LineReporter:
 
     period = 1.0
 
-    def __init__(self, console: Console, config: DQNConfig) -> None:
+    def __init__(self, console: Console) -> None:
         """Prints to `console`."""
-        self._console, self._config = console, config
+        self._console = console
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, snapshot: Snapshot) -> None:
         """Prints a line."""
-        figures = " | ".join(f"{name} {value}" for name, value in describe(progress, self._config).items())
-        self._console.print(text(f"{progress.seconds:5.1f} s | {figures}"), soft_wrap=True)
+        figures = " | ".join(f"{name} {value}" for name, value in snapshot.figures.items())
+        self._console.print(text(f"{snapshot.seconds:5.1f} s | {figures}"), soft_wrap=True)
 
     def __enter__(self) -> Self:
         """Does nothing."""
@@ -77,23 +95,22 @@ class LiveReporter:
 
     period = 0.25
 
-    def __init__(self, console: Console, config: DQNConfig) -> None:
+    def __init__(self, console: Console) -> None:
         """Draws on `console`."""
-        self._config = config
         self._unicode = console.encoding.lower().startswith("utf")
         self._live = Live(console=console, auto_refresh=False, transient=True)
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, snapshot: Snapshot) -> None:
         """Redraws the panel."""
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim", justify="right")
         grid.add_column()
         if self._unicode:
-            grid.add_row("", sparkline(progress.returns[-60:]))
-        for name, value in describe(progress, self._config).items():
+            grid.add_row("", sparkline(snapshot.returns[-60:]))
+        for name, value in snapshot.figures.items():
             grid.add_row(name, value)
-        grid.add_row("budget", ProgressBar(total=self._config.max_steps, completed=progress.step, width=40))
-        title = f"{self._config.env_id}, seed {self._config.seed}, {progress.seconds:.0f} s"
+        grid.add_row("budget", ProgressBar(total=snapshot.budget, completed=snapshot.completed, width=40))
+        title = f"{snapshot.title}, {snapshot.seconds:.0f} s"
         self._live.update(Panel(grid, title=title, title_align="left", expand=False), refresh=True)
 
     def __enter__(self) -> Self:
@@ -106,25 +123,6 @@ class LiveReporter:
     ) -> None:
         """Removes the live display."""
         self._live.stop()
-
-
-def describe(progress: Progress, config: DQNConfig) -> dict[str, str]:
-    """Returns the figures of a run by name, formatted."""
-    table = progress.table
-    mean = "-" if math.isnan(progress.mean_return) else f"{progress.mean_return:.1f}"
-    target = "" if config.solved_return is None else f" of {config.solved_return:g}"
-    return {
-        "step": f"{progress.step:,}",
-        "episodes": f"{len(progress.returns):,}",
-        "mean return": f"{mean}{target}",
-        "epsilon": f"{progress.epsilon:.2f}",
-        "inserts/s": f"{table.inserts_per_s:,.0f}",
-        "samples/s": f"{table.samples_per_s:,.0f}",
-        "samples per insert": f"{table.samples_per_insert:.1f}",
-        "items": f"{table.size:,}",
-        "stored": f"{table.bytes / 1e6:.1f} MB",
-        "blocked": table.blocked or "no",
-    }
 
 
 def sparkline(values: Sequence[float]) -> str:

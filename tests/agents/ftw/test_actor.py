@@ -8,7 +8,9 @@ from ftw_agent import TERMINATION, TRUNCATION, Scripted, where
 from engram.agents.ftw import evaluation
 from engram.agents.ftw.actor import Actors, ActorState, act, example_row
 from engram.agents.ftw.agent_networks import make_networks, split_networks
+from engram.agents.ftw.environment import make_environment
 from engram.agents.ftw.networks import OAR
+from engram.agents.ftw.recorder import timestep_arrays
 from engram.agents.ftw.replay import QUEUE, Replay
 from engram.agents.ftw.trajectory import to_trajectories
 
@@ -17,11 +19,11 @@ pytestmark = [pytest.mark.jax, pytest.mark.usefixtures("quick_compilation")]
 N, T = 2, 4
 
 
-def networks_of(num_actions=3, **options):
+def networks_of(num_actions=3, shape=ftw_agent.FRAME, **options):
     return make_networks(
         ftw_agent.network_config(**options),
         ftw_agent.replay_config(use_pixel_control=False, use_reward_prediction=False),
-        observation_shape=ftw_agent.FRAME,
+        observation_shape=shape,
         num_actions=num_actions,
         key=jax.random.key(0),
     )
@@ -199,3 +201,49 @@ def test_evaluation_takes_the_first_episode_of_each_environment(networks, monkey
     returns = evaluation.evaluate(static, params, ftw_agent.HYPERS, "scripted", **arguments)
     assert returns == [0, 1, 2, 0, 1]
     assert len(set(drawn)) == 6
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_without_memory_a_cue_affects_only_the_step_that_shows_it(memory):
+    networks = networks_of(2, memory=memory, conv_filters=((4, 6, 6),), shape=(42, 42, 3))
+    params, static = split_networks(networks)
+
+    def play(cue):
+        """Returns the logits of each step of an episode."""
+        environment, spec = make_environment("cue", [0, 1])
+        config = ftw_agent.replay_config(sequence_length=12, use_pixel_control=False, use_reward_prediction=False)
+        with Replay(config, example_row(spec, networks.policy), seed=0) as replay:
+            actors = Actors(environment, static, replay, jax.random.key(1))
+            # The first frame is rendered again with this cue.
+            environment.set_state({**environment.get_state(), "cue": np.full(2, cue)})
+            first = actors._timestep.observation._replace(observation=environment._render())
+            actors.set_state(
+                {**actors.get_state(), "timestep": timestep_arrays(actors._timestep._replace(observation=first))}
+            )
+            for _ in range(12):
+                actors.step(params, ftw_agent.HYPERS)
+            items = replay.store.sample(QUEUE, 2).data
+            actors.close()
+        assert (items.observation.observation[:, 1:12] == items.observation.observation[:1, 1:12]).all()
+        return items.extras["logits"][:, :12], items.extras["core_state"]
+
+    (left, left_state), (right, _) = play(0), play(1)
+    differs = (left != right).any((0, 2))
+    assert differs[0]
+    assert differs[1:].any() == memory
+    assert not any(part.any() for part in left_state)  # of the initial state
+
+
+def test_actors_continue_where_others_stopped(networks):
+    environment = Scripted([[(3, TERMINATION)], [(1, TRUNCATION), (2, TERMINATION)]])
+    environment.get_state, environment.set_state = dict, lambda _: None  # it continues by itself
+    params, static = split_networks(networks)
+    actors = Actors(environment, static, None, jax.random.key(1))
+    for _ in range(2):
+        actors.step(params, ftw_agent.HYPERS)
+    others = Actors(Scripted(SCRIPTS), static, None, jax.random.key(2))
+    others._environment = environment
+    others.set_state(actors.get_state())
+    jax.tree.map(np.testing.assert_array_equal, others.get_state(), actors.get_state())
+    assert others.step(params, ftw_agent.HYPERS) == [(0, 6.0)]
+    assert others.frames == 5

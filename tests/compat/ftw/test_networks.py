@@ -71,7 +71,7 @@ def test_an_unroll_equals_single_steps_with_the_same_noise():
     assert state.step.tolist() == [3, 3]
 
 
-def test_noise_is_drawn_anew_by_default():
+def test_each_call_draws_new_noise_by_default():
     policy = Networks().policy
     oar = OAR(np.zeros((1, 2, *FRAME), np.uint8), np.zeros((1, 2), np.int32), np.zeros((1, 2), np.float32))
     first, second = (policy.unroll(oar, policy.initial_state(2))[0][0] for _ in range(2))

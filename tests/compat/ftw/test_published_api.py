@@ -199,7 +199,7 @@ def test_the_right_spelling_of_pixel_control_replaces_the_default():
             {"use_reward_prediction": True, "batch_size": 1},
             "`batch_size` must be at least 2 for reward prediction, whose batches have two halves; got 1",
         ),
-        ({"num_environment_events": 0}, "`num_events` must be at least 1; got 0"),
+        ({"num_environment_events": 0}, "`num_environment_events` must be at least 1; got 0"),
         ({"use_pixel_control": "yes"}, "`use_pixel_control` must be True or False; got 'yes' (str)"),
     ],
 )

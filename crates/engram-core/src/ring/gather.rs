@@ -2,12 +2,12 @@
 
 use super::sequences::{Sequence, sequence};
 use super::{
-    ENDED, EpisodeColumns, FIRST, FrameStack, ItemStart, Ring, RingItems, StepBufferOptions,
+    Drawn, ENDED, EpisodeColumns, FIRST, FrameStack, ItemStart, Ring, RingItems, StepBufferOptions,
     TERMINATED,
 };
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gather::{PREFETCHED_ITEMS, copy_in_parts};
+use crate::gather::{PREFETCHED_ITEMS, copy, copy_in_parts};
 use crate::prefetch::prefetch_line;
 use crate::schema::CellSpec;
 
@@ -18,15 +18,22 @@ pub enum OutputSource {
     First(usize),
     /// A column of the last step of a transition.
     Last(usize),
-    /// A column of all steps of a sequence.
+    /// A column of all steps of a sequence or an episode.
     All(usize),
+    /// The goal of a single step.
+    Goal {
+        /// Column of the goal that the step had.
+        column: usize,
+        /// Column of the goals that steps achieved. An item that gets another goal has one of these.
+        achieved: usize,
+    },
     /// The discounted sum of the rewards of a transition, float32.
     Return,
     /// The discount of a transition, float32.
     Discount,
     /// The number of steps of a transition, int32.
     NumSteps,
-    /// True for the steps of a sequence, bool; false where its first step is repeated, and for zeros after its end.
+    /// True for the steps of a sequence or an episode, bool; false where its first step is repeated, and for zeros after its end.
     Valid,
     /// True for the steps of a sequence that follow the burn-in, bool; false for zeros after its end.
     Learning,
@@ -100,7 +107,9 @@ impl RingGather {
                 let n_step = i32::try_from(n_step).unwrap_or(i32::MAX);
                 (0..=n_step).map(|k| discount.powi(k)).collect()
             }
-            RingItems::Steps | RingItems::Sequences { .. } => Vec::new(),
+            RingItems::Steps | RingItems::Sequences { .. } | RingItems::Episodes { .. } => {
+                Vec::new()
+            }
         };
         Ok(Self {
             outputs: options.outputs.clone(),
@@ -124,9 +133,12 @@ impl RingGather {
         &self,
         ring: &Ring,
         items: &RingItems,
-        starts: &[ItemStart],
+        drawn: &Drawn,
         outputs: Vec<&mut [u8]>,
     ) -> Result<()> {
+        let Drawn {
+            starts, goal_rows, ..
+        } = drawn;
         let item_bytes: Vec<usize> = self
             .outputs
             .iter()
@@ -137,26 +149,64 @@ impl RingGather {
             outputs,
             |column, item| item * item_bytes[column],
             |range, outputs| {
+                let mut outputs = outputs;
+                let goal_rows = goal_rows.get(range.clone()).unwrap_or_default();
+                self.gather_goals(ring, &starts[range.clone()], goal_rows, &mut outputs);
+                let sequences = |length, burn_in, continues| -> Vec<Sequence> {
+                    let starts = starts[range.clone()].iter();
+                    starts
+                        .map(|start| sequence(ring, start, length, burn_in, continues))
+                        .collect()
+                };
                 match *items {
-                    RingItems::Steps => self.gather_steps(ring, &starts[range], outputs),
+                    RingItems::Steps => self.gather_steps(ring, &starts[range.clone()], outputs),
                     RingItems::Transitions { n_step, .. } => {
-                        self.gather_transitions(ring, n_step, &starts[range], outputs);
+                        self.gather_transitions(ring, n_step, &starts[range.clone()], outputs);
                     }
                     RingItems::Sequences {
                         length,
                         burn_in,
                         continues,
                     } => {
-                        let sequences = starts[range]
-                            .iter()
-                            .map(|start| sequence(ring, start, length, burn_in, continues));
-                        let sequences: Vec<Sequence> = sequences.collect();
+                        let sequences = sequences(length, burn_in, continues);
                         self.gather_sequences(ring, &sequences, burn_in, burn_in + length, outputs);
+                    }
+                    RingItems::Episodes { max_length } => {
+                        let episodes = sequences(max_length, 0, false);
+                        self.gather_sequences(ring, &episodes, 0, max_length, outputs);
                     }
                 }
                 Ok(())
             },
         )
+    }
+
+    /// Copies the goals of items: those that steps in `goal_rows` achieved, or the items' own ones; only these if there are
+    /// no `goal_rows`.
+    fn gather_goals(
+        &self,
+        ring: &Ring,
+        starts: &[ItemStart],
+        goal_rows: &[Option<usize>],
+        outputs: &mut [&mut [u8]],
+    ) {
+        let is_goal = |output: &OutputColumn| matches!(output.source, OutputSource::Goal { .. });
+        if !self.outputs.iter().any(is_goal) {
+            return;
+        }
+        let rows = rows_of(ring, starts);
+        for (output, out) in self.outputs.iter().zip(outputs) {
+            if let OutputSource::Goal { column, achieved } = output.source {
+                let cells = out.chunks_exact_mut(ring.columns[column].cell_bytes.max(1));
+                for (number, (row, out)) in rows.iter().zip(cells).enumerate() {
+                    let cell = match goal_rows.get(number).copied().flatten() {
+                        Some(row) => ring.columns[achieved].cell(row),
+                        None => ring.columns[column].cell(*row),
+                    };
+                    copy(out, cell);
+                }
+            }
+        }
     }
 
     fn gather_steps(&self, ring: &Ring, starts: &[ItemStart], outputs: Vec<&mut [u8]>) {

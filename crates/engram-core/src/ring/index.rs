@@ -1,28 +1,22 @@
 //! Which items of a replay buffer can be sampled, and their priorities.
 
+mod priorities;
 mod restore;
 
 use std::ops::Range;
 
 use hashbrown::HashSet;
 
-use super::largest::Largest;
+use super::episode_starts::EpisodeStarts;
 use super::{Ring, RingItems, filled};
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
-use crate::prefetch::prefetch_line;
 use crate::selector::{
-    DrawDistribution, SelectorKind, TableRng, distribution, draw, uniform_below, weight,
+    DrawDistribution, SelectorKind, TableRng, distribution, draw, uniform_below,
 };
-use crate::sum_tree::{FixedSums, SumTree};
 use crate::text::count;
-
-/// Priority of a new item if no item has a priority above 0.
-const DEFAULT_PRIORITY: f64 = 1.0;
-
-/// Priority of a row with which no item begins. It equals 0, but its sign differs from that of an item's priority 0, also
-/// for the next buffer in this memory.
-const NO_ITEM: f64 = -0.0;
+use priorities::NO_ITEM;
+pub use priorities::Priorities;
 
 /// Number of priorities that are updated together: their memory is prefetched first, so that the cache misses overlap.
 const UPDATES_TOGETHER: usize = 64;
@@ -57,9 +51,22 @@ pub struct Drawn {
     pub priorities: Vec<f64>,
     /// Properties of the distribution that the items were drawn from.
     pub distribution: DrawDistribution,
+    /// Row of the step that achieved the new goal of each item, `None` for items that keep their goal; empty without
+    /// [`super::Hindsight`].
+    pub(super) goal_rows: Vec<Option<usize>>,
 }
 
-/// The items that can be sampled. Those of each environment begin with consecutive steps.
+impl Drawn {
+    /// True for each item that got another goal; `None` without [`super::Hindsight`].
+    #[must_use]
+    pub fn relabeled(&self) -> Option<impl Iterator<Item = bool>> {
+        let rows = &self.goal_rows;
+        (rows.len() == self.starts.len()).then(|| rows.iter().map(Option::is_some))
+    }
+}
+
+/// The items that can be sampled. Those of each environment begin with consecutive steps, or with the first steps of
+/// consecutive episodes.
 #[derive(Debug)]
 pub struct ItemIndex {
     ranges: Vec<StartRange>,
@@ -70,6 +77,8 @@ pub struct ItemIndex {
     ends: Vec<usize>,
     ends_are_current: bool,
     priorities: Option<Priorities>,
+    /// True if the items are episodes: only their first steps begin an item.
+    of_episodes: bool,
     /// Without `priorities`, in memory that an earlier buffer has used: for each environment, the position after the last
     /// step whose priority it has left there. Otherwise empty.
     left_ends: Vec<u64>,
@@ -80,96 +89,18 @@ pub struct ItemIndex {
 struct StartRange {
     /// Position of the first of these steps.
     first: u64,
+    /// Position after the last of these steps.
+    end: u64,
     /// Slot of the first of these steps.
     slot: usize,
+    /// Number of items.
     len: usize,
 }
 
 impl StartRange {
     /// The positions of these steps.
     fn positions(&self) -> Range<u64> {
-        self.first..self.first + self.len as u64
-    }
-}
-
-/// The priorities of items, by the row of the step that they begin with.
-#[derive(Debug)]
-pub struct Priorities {
-    exponent: f64,
-    /// One number per row; `NO_ITEM` or 0 for rows with which no item begins.
-    values: AlignedBytes,
-    /// `values` raised to `exponent`.
-    tree: SumTree<FixedSums>,
-    largest: Largest,
-}
-
-impl Priorities {
-    /// The priorities of this many rows, at least one; all are 0.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn new(exponent: f64, rows: usize) -> Result<Self> {
-        Self::in_memory(exponent, rows, None)
-    }
-
-    /// [`Self::new`] in `memory` or, for `None`, on the heap.
-    fn in_memory(exponent: f64, rows: usize, memory: Option<AlignedBytes>) -> Result<Self> {
-        let bytes = rows.checked_mul(size_of::<f64>());
-        let too_large = || Error::out_of_memory("the sampler of the replay buffer", bytes);
-        Ok(Self {
-            exponent,
-            values: memory
-                .or_else(|| bytes.and_then(AlignedBytes::zeroed))
-                .ok_or_else(too_large)?,
-            tree: SumTree::with_leaves(rows).ok_or_else(too_large)?,
-            largest: Largest::new(rows)?,
-        })
-    }
-
-    /// The memory of the priorities and of the tree, for settings such as huge pages.
-    fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        std::iter::once(&mut *self.values).chain(self.tree.memory())
-    }
-
-    fn get(&self, row: usize) -> f64 {
-        self.values.as_f64s()[row]
-    }
-
-    /// Sets a priority. Its weight, `priority ** exponent`, must be finite and at least 0.
-    pub fn set(&mut self, row: usize, priority: f64) {
-        let old = std::mem::replace(&mut self.values.as_f64s_mut()[row], priority);
-        self.record(row, old, priority);
-    }
-
-    /// Records that the priority of a row was `old` and is `new` now.
-    fn record(&mut self, row: usize, old: f64, new: f64) {
-        self.largest.change(row, old, new);
-        self.tree.set(row, weight(new, self.exponent));
-    }
-
-    /// Prefetches the priority of this row.
-    fn prefetch(&self, row: usize) {
-        prefetch_line(&raw const self.values.as_f64s()[row]);
-    }
-
-    /// The largest priority.
-    pub fn largest(&mut self) -> f64 {
-        self.largest.get(self.values.as_f64s())
-    }
-
-    /// The tree of the weights, one leaf per row. They must not be changed.
-    pub fn tree(&mut self) -> &mut SumTree<FixedSums> {
-        &mut self.tree
-    }
-
-    /// The priority of a new item.
-    fn initial(&mut self) -> f64 {
-        let largest = self.largest();
-        if largest > 0.0 {
-            largest
-        } else {
-            DEFAULT_PRIORITY
-        }
+        self.first..self.end
     }
 }
 
@@ -181,6 +112,7 @@ impl ItemIndex {
     /// [`Error::OutOfMemory`].
     pub(super) fn new(
         ring: &Ring,
+        items: &RingItems,
         exponent: Option<f64>,
         memory: Option<AlignedBytes>,
     ) -> Result<Self> {
@@ -192,6 +124,7 @@ impl ItemIndex {
             ends: filled(0, ring.num_envs())?,
             ends_are_current: true,
             priorities: priorities.transpose()?,
+            of_episodes: matches!(items, RingItems::Episodes { .. }),
             left_ends: Vec::new(),
         })
     }
@@ -204,6 +137,49 @@ impl ItemIndex {
     /// Number of items.
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// The first steps of all episodes, if these are what items begin with.
+    fn episode_starts<'a>(&self, ring: &'a Ring) -> Option<&'a EpisodeStarts> {
+        ring.episode_starts.as_ref().filter(|_| self.of_episodes)
+    }
+
+    /// The items of an environment, which begin with steps of this range.
+    fn range(&self, ring: &Ring, env: usize, starts: &Range<u64>) -> StartRange {
+        StartRange {
+            first: starts.start,
+            end: starts.end,
+            slot: if starts.is_empty() {
+                0
+            } else {
+                ring.slot(env, starts.start)
+            },
+            len: self.episode_starts(ring).map_or_else(
+                || range_len(starts),
+                |episodes| episodes.within(env, starts.clone()).count(),
+            ),
+        }
+    }
+
+    /// The items of an environment that begin with steps of this range, oldest first.
+    pub(super) fn items_within<'a>(
+        &'a self,
+        ring: &'a Ring,
+        env: usize,
+        positions: Range<u64>,
+    ) -> impl Iterator<Item = ItemStart> + 'a {
+        let items = positions.filter(move |position| self.begins_item(ring, env, *position));
+        items.map(move |position| ItemStart {
+            env,
+            position,
+            slot: ring.slot(env, position),
+        })
+    }
+
+    /// True if the stored step at this position begins an item.
+    fn begins_item(&self, ring: &Ring, env: usize, position: u64) -> bool {
+        self.ranges[env].positions().contains(&position)
+            && (!self.of_episodes || ring.begins_episode(ring.row(env, ring.slot(env, position))))
     }
 
     /// Positions of the steps of an environment that items begin with.
@@ -224,11 +200,8 @@ impl ItemIndex {
             let new = items.starts(ring, env);
             let slot = self.ranges[env].slot;
             let old = self.ranges[env].positions();
-            let new_slot = if new.is_empty() {
-                0
-            } else {
-                ring.slot(env, new.start)
-            };
+            let new_range = self.range(ring, env, &new);
+            let of_episodes = self.of_episodes;
             if let Some(priorities) = &mut self.priorities {
                 // The rows of `len` slots, of which the first is `offset` slots after `from`.
                 let rows = |from: usize, offset: u64, len: u64| {
@@ -242,17 +215,18 @@ impl ItemIndex {
                 for row in rows(slot, 0, gone.end - gone.start) {
                     priorities.set(row, NO_ITEM);
                 }
+                // Steps that were added together with later ones, and that no item has begun with since.
+                for position in old.end.max(ring.oldest(env))..new.start {
+                    priorities.set(ring.row(env, ring.slot(env, position)), NO_ITEM);
+                }
                 let added = old.end.clamp(new.start, new.end)..new.end;
-                for row in rows(new_slot, added.start - new.start, added.end - added.start) {
-                    priorities.set(row, initial);
+                let offset = added.start - new.start;
+                for row in rows(new_range.slot, offset, added.end - added.start) {
+                    let is_item = !of_episodes || ring.begins_episode(row);
+                    priorities.set(row, if is_item { initial } else { NO_ITEM });
                 }
             }
-            let new = StartRange {
-                first: new.start,
-                slot: new_slot,
-                len: range_len(&new),
-            };
-            self.set_range(env, new);
+            self.set_range(env, new_range);
         }
     }
 
@@ -287,12 +261,42 @@ impl ItemIndex {
             let env = self.ends.partition_point(|end| *end <= index);
             (env, index + self.ranges[env].len - self.ends[env])
         };
+        self.start_of(ring, env, offset)
+    }
+
+    /// The item of an environment that has `offset` older ones.
+    fn start_of(&self, ring: &Ring, env: usize, offset: usize) -> ItemStart {
         let range = &self.ranges[env];
+        if let Some(episodes) = self.episode_starts(ring) {
+            let position = episodes.nth_from(env, range.first, offset);
+            let slot = ring.slot(env, position);
+            return ItemStart {
+                env,
+                position,
+                slot,
+            };
+        }
         ItemStart {
             env,
             position: range.first + offset as u64,
             slot: ring.slot_after(range.slot, offset),
         }
+    }
+
+    /// The item of an environment that has `number` newer ones.
+    pub(super) fn start_from_newest(&self, ring: &Ring, env: usize, number: usize) -> ItemStart {
+        self.start_of(ring, env, self.ranges[env].len - 1 - number)
+    }
+
+    /// True if fewer than `newest` items of the same environment are newer.
+    pub(super) fn is_among_newest(&self, ring: &Ring, start: &ItemStart, newest: usize) -> bool {
+        let oldest = self.ranges[start.env].len.min(newest) - 1;
+        start.position >= self.start_from_newest(ring, start.env, oldest).position
+    }
+
+    /// Number of items of each environment.
+    pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
+        self.ranges.iter().map(|range| range.len)
     }
 
     /// The start of the item with this key; `None` if the item cannot be sampled.
@@ -306,12 +310,10 @@ impl ItemIndex {
             1 => (0, key),
             _ => ((key % envs) as usize, key / envs),
         };
-        let range = &self.ranges[env];
-        let offset = usize::try_from(position.checked_sub(range.first)?).ok()?;
-        (offset < range.len).then(|| ItemStart {
+        self.begins_item(ring, env, position).then(|| ItemStart {
             env,
             position,
-            slot: ring.slot_after(range.slot, offset),
+            slot: ring.slot(env, position),
         })
     }
 
@@ -319,17 +321,20 @@ impl ItemIndex {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub(super) fn shuffled_keys(&self, random: &mut TableRng) -> Result<Vec<u64>> {
+    pub(super) fn shuffled_keys(&self, ring: &Ring, random: &mut TableRng) -> Result<Vec<u64>> {
         let envs = self.ranges.len();
         let mut keys = Vec::new();
         keys.try_reserve_exact(self.len).map_err(|_| {
             let what = format!("an epoch of {}", count(self.len, "item"));
             Error::out_of_memory(what, self.len.checked_mul(size_of::<u64>()))
         })?;
-        keys.extend(self.ranges.iter().enumerate().flat_map(|(env, range)| {
-            let positions = range.positions();
-            positions.map(move |position| item_key(env, position, envs))
-        }));
+        for (env, range) in self.ranges.iter().enumerate() {
+            let key = |position| item_key(env, position, envs);
+            match self.episode_starts(ring) {
+                Some(episodes) => keys.extend(episodes.within(env, range.positions()).map(key)),
+                None => keys.extend(range.positions().map(key)),
+            }
+        }
         shuffle(&mut keys, random);
         Ok(keys)
     }
@@ -380,11 +385,17 @@ impl ItemIndex {
             probabilities,
             priorities: values,
             distribution,
+            goal_rows: Vec::new(),
         })
     }
 
     /// Draws `n` items with replacement, all equally likely.
-    fn draw_uniformly(&mut self, ring: &Ring, n: usize, random: &mut TableRng) -> Vec<ItemStart> {
+    pub(super) fn draw_uniformly(
+        &mut self,
+        ring: &Ring,
+        n: usize,
+        random: &mut TableRng,
+    ) -> Vec<ItemStart> {
         let len = self.len;
         self.starts_at(ring, (0..n).map(|_| uniform_below(random, len)))
     }
@@ -404,6 +415,7 @@ impl ItemIndex {
             probabilities: vec![distribution.min_probability],
             priorities,
             distribution,
+            goal_rows: Vec::new(),
         }
     }
 

@@ -25,6 +25,11 @@ pub enum RingItems {
         /// True: after the end of an episode, the next episode follows. False: zeros follow.
         continues: bool,
     },
+    /// All steps of one episode. Longer ones are cut.
+    Episodes {
+        /// Maximum number of steps.
+        max_length: usize,
+    },
 }
 
 /// The indices of the columns that state where episodes end. Their cells are single bools.
@@ -44,24 +49,34 @@ impl RingItems {
             Self::Sequences {
                 length, burn_in, ..
             } => Some(burn_in + length),
+            Self::Episodes { max_length } => Some(max_length),
             Self::Steps | Self::Transitions { .. } => None,
         }
     }
 
-    /// Positions of the steps of an environment that items can begin with now.
+    /// Positions of the steps of an environment that items can begin with now. With `Episodes`, only those steps of this
+    /// range begin an item that are in [`Ring::episode_starts`].
     ///
     /// They are consecutive: an item is complete once its last step is stored, or the end of its episode, unless the
     /// next episode continues it; and then the items that begin earlier are complete, too. The burn-in of a sequence
     /// must also be stored, as far as it is in the episode.
     pub(super) fn starts(&self, ring: &Ring, env: usize) -> Range<u64> {
+        let state = &ring.envs[env];
         let (steps, ends_with_episode) = match *self {
+            Self::Episodes { .. } => {
+                let starts = ring.episode_starts.as_ref();
+                let complete = starts.map_or(0..0, |starts| {
+                    starts.complete(env, state.added, state.newest_end)
+                });
+                let first = self.first_start(ring, env).max(complete.start);
+                return first..complete.end.max(first);
+            }
             Self::Steps => (1, false),
             Self::Transitions { n_step, .. } => (n_step, true),
             Self::Sequences {
                 length, continues, ..
             } => (length, !continues),
         };
-        let state = &ring.envs[env];
         let mut end = (state.added + 1).saturating_sub(steps as u64);
         if ends_with_episode {
             end = end.max(state.newest_end);
@@ -75,7 +90,7 @@ impl RingItems {
         let oldest = ring.oldest(env);
         let burn_in = match *self {
             Self::Sequences { burn_in, .. } => burn_in,
-            Self::Steps | Self::Transitions { .. } => 0,
+            Self::Steps | Self::Transitions { .. } | Self::Episodes { .. } => 0,
         };
         let stored = ring.envs[env].stored;
         let steps_before = stored.min(burn_in + ring.lookback);

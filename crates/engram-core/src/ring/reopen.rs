@@ -1,7 +1,7 @@
 //! Continuing with the steps that are in the memory of a buffer, such as a mapped file that an earlier process has used.
 
 use super::live_state::EnvState;
-use super::{ENDED, EnvRing, FIRST, Ring, StepBuffer, TERMINATED};
+use super::{CUT, ENDED, EnvRing, FIRST, Ring, StepBuffer, TERMINATED};
 use crate::error::{Error, Result};
 use crate::selector::TableRng;
 
@@ -27,8 +27,9 @@ impl StepBuffer {
         }
         if ring.episode_columns.is_some() {
             for env in 0..ring.num_envs() {
-                ring.find_newest_end(env)?;
+                ring.find_episodes(env)?;
             }
+            ring.cut_headless_episodes();
         }
         index.stage_own(ring, states)?;
         index.finish_restore(ring, items);
@@ -106,13 +107,23 @@ impl Ring {
         })
     }
 
-    /// Sets the position after the newest ended step of an environment.
-    fn find_newest_end(&mut self, env: usize) -> Result<()> {
+    /// Finds where episodes of an environment begin, and the position after its newest ended step.
+    fn find_episodes(&mut self, env: usize) -> Result<()> {
         let mut newest_end = 0;
-        for (position, row) in self.stored_rows(env) {
+        let mut previous = None;
+        let rows: Vec<(u64, usize)> = self.stored_rows(env).collect();
+        for (position, row) in rows {
             let flags = self.flags[row];
-            if flags > ENDED | TERMINATED | FIRST {
+            if flags > ENDED | TERMINATED | FIRST | CUT {
                 return Err(Error::Payload(format!("a step has the flags {flags}")));
+            }
+            self.record_saved_start(env, position, row, flags);
+            if let Some(previous) = previous.replace(row)
+                && flags & FIRST != 0
+                && newest_end < position
+            {
+                self.flags[previous] |= ENDED; // the process was killed before it did this: see `add_episode`
+                newest_end = position;
             }
             if flags & ENDED != 0 {
                 newest_end = position + 1;
@@ -120,5 +131,25 @@ impl Ring {
         }
         self.envs[env].newest_end = newest_end;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ring::test_buffer::{buffer_of, no_flags};
+    use crate::ring::{ENDED, FIRST, RingItems};
+
+    #[test]
+    fn a_step_before_the_first_one_of_an_episode_has_ended_its_own() {
+        let mut buffer = buffer_of(RingItems::Steps, 1, 5);
+        buffer.add(&[0], &no_flags(), 4);
+        buffer.add_episode(0, &no_flags(), 2);
+        let ring = &mut buffer.ring;
+        let expected = [ENDED, 0, 0, ENDED, FIRST]; // the first slot has the newest step
+        assert_eq!(ring.flags[..], expected);
+        ring.flags[3] = 0; // as if the process was killed before it has ended the earlier episode
+        ring.find_episodes(0).unwrap();
+        assert_eq!(ring.flags[..], expected);
+        assert_eq!(ring.envs[0].newest_end, 6);
     }
 }

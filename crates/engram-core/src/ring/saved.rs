@@ -1,7 +1,7 @@
 //! Saving a [`StepBuffer`], and filling one from a save: the steps of environments, in runs of consecutive ones.
 
 use super::reopen::MAX_STEPS;
-use super::{ENDED, EnvRing, FIRST, StepBuffer, TERMINATED, filled};
+use super::{CUT, ENDED, EnvRing, FIRST, StepBuffer, TERMINATED, filled};
 use crate::error::{Error, Result};
 use crate::selector::TableRng;
 use crate::shared_bytes::SharedBytes;
@@ -116,7 +116,7 @@ impl StepBuffer {
     #[must_use]
     pub fn priorities(&self, run: StepRun) -> Option<impl Iterator<Item = f64>> {
         self.index
-            .priorities(run.env, run.position, run.row, run.len)
+            .priorities(&self.ring, run.env, run.position, run.row, run.len)
     }
 
     /// The random generator.
@@ -230,7 +230,7 @@ impl<'a> BufferRestore<'a> {
             .iter()
             .copied()
             .flatten()
-            .any(|flags| *flags > ENDED | TERMINATED | FIRST)
+            .any(|flags| *flags > ENDED | TERMINATED | FIRST | CUT)
         {
             return invalid("a step has unknown flags".into());
         }
@@ -271,6 +271,7 @@ impl<'a> BufferRestore<'a> {
             rng: own,
             ..
         } = &mut *self.buffer;
+        ring.cut_headless_episodes();
         index.finish_restore(ring, items);
         *own = rng;
         self.is_finished = true;

@@ -15,6 +15,8 @@ pub struct BufferScan {
     left: Vec<Range<u64>>,
     /// The environment that is read next.
     env: usize,
+    /// Number of items or steps that the buffer had, without those that were read.
+    unread: u64,
 }
 
 impl BufferScan {
@@ -24,11 +26,12 @@ impl BufferScan {
         self.of_steps
     }
 
-    /// Number of items or steps that were not read. Those that were overwritten since count too.
+    /// Maximum number of items or steps that were not read: some that were overwritten since count too.
     #[must_use]
     pub fn len(&self) -> u64 {
         let ranges = self.left[self.env..].iter();
-        ranges.map(|range| range.end - range.start).sum()
+        let positions: u64 = ranges.map(|range| range.end - range.start).sum();
+        positions.min(self.unread) // fewer items than positions if items are episodes
     }
 
     /// True if all were read.
@@ -52,6 +55,11 @@ impl StepBuffer {
             of_steps,
             left,
             env: 0,
+            unread: if of_steps {
+                self.len()
+            } else {
+                self.num_items()
+            } as u64,
         })
     }
 
@@ -64,7 +72,7 @@ impl StepBuffer {
         }
     }
 
-    /// Reads the next `n` items or steps, or fewer at the end. Leaves out those that were overwritten.
+    /// Reads the next `n` items or steps, or fewer at the end. Leaves out those that were overwritten. Goals are as stored.
     pub fn read(&self, scan: &mut BufferScan, n: usize) -> Drawn {
         let mut starts = Vec::with_capacity(n);
         while starts.len() < n
@@ -73,17 +81,27 @@ impl StepBuffer {
             let current = self.current(scan.env, scan.of_steps);
             let first = left.start.max(current.start);
             let end = left.end.min(current.end);
-            let last = end.min(first.saturating_add((n - starts.len()) as u64));
-            starts.extend((first..last).map(|position| ItemStart {
-                env: scan.env,
-                position,
-                slot: self.ring.slot(scan.env, position),
-            }));
-            left.start = first.max(last);
+            let wanted = n - starts.len();
+            let before = starts.len();
+            if scan.of_steps {
+                starts.extend((first..end).take(wanted).map(|position| ItemStart {
+                    env: scan.env,
+                    position,
+                    slot: self.ring.slot(scan.env, position),
+                }));
+            } else {
+                let items = self.index.items_within(&self.ring, scan.env, first..end);
+                starts.extend(items.take(wanted));
+            }
+            left.start = match starts.last() {
+                Some(last) if starts.len() - before == wanted => last.position + 1,
+                _ => first.max(end),
+            };
             if left.start >= end {
                 scan.env += 1;
             }
         }
+        scan.unread = scan.unread.saturating_sub(starts.len() as u64);
         let drawn = self.index.uniformly_drawn(&self.ring, starts);
         Drawn {
             probabilities: vec![1.0],
@@ -95,5 +113,30 @@ impl StepBuffer {
             distribution: DrawDistribution::uniform(1),
             ..drawn
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ring::RingItems;
+    use crate::ring::test_buffer::{buffer_of, no_flags};
+
+    #[test]
+    fn a_scan_of_episodes_counts_items_and_not_their_steps() {
+        let mut buffer = buffer_of(RingItems::Episodes { max_length: 4 }, 2, 20);
+        for (env, steps) in [(0, 4), (0, 3), (0, 10), (1, 2)] {
+            buffer.add_episode(env, &no_flags(), steps);
+        }
+        let mut steps = buffer.begin_scan(true).unwrap();
+        assert_eq!(steps.len(), 19);
+        assert_eq!(buffer.read(&mut steps, 5).starts.len(), 5);
+        assert_eq!(steps.len(), 14);
+        let mut items = buffer.begin_scan(false).unwrap();
+        assert_eq!(items.len(), 6);
+        assert_eq!(buffer.read(&mut items, 2).starts.len(), 2);
+        assert_eq!(items.len(), 4);
+        buffer.add_episode(0, &no_flags(), 20); // overwrites three of them
+        assert_eq!(buffer.read(&mut items, 4).starts.len(), 1);
+        assert!(items.is_empty());
     }
 }

@@ -4,8 +4,8 @@ use rand_xoshiro::rand_core::SeedableRng;
 
 use super::sequences::gather_steps_from;
 use super::{
-    BufferMemory, Drawn, EpisodeColumns, ItemIndex, ItemStart, LiveState, OutputColumn, Ring,
-    RingGather, RingItems,
+    BufferMemory, Drawn, EpisodeColumns, Hindsight, ItemIndex, ItemStart, LiveState, OutputColumn,
+    RecentMix, Ring, RingGather, RingItems,
 };
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
@@ -20,6 +20,8 @@ pub struct StepBuffer {
     pub(super) items: RingItems,
     pub(super) index: ItemIndex,
     gather: RingGather,
+    hindsight: Option<Hindsight>,
+    recent: Option<RecentMix>,
     pub(super) rng: TableRng,
     /// Only if the memory of the buffer outlives the process.
     pub(super) live: Option<LiveState>,
@@ -44,8 +46,12 @@ pub struct StepBufferOptions<'a> {
     pub episode_columns: Option<EpisodeColumns>,
     /// Index of the column of the rewards. Required if `items` is `Transitions`.
     pub reward_column: Option<usize>,
+    /// How goals are replaced. Requires `episode_columns`, and items of single steps.
+    pub hindsight: Option<Hindsight>,
     /// Exponent of a `Prioritized` sampler; `None` for a `Uniform` one.
     pub exponent: Option<f64>,
+    /// Which part of a batch is drawn from the newest items. Requires that there is no `exponent`.
+    pub recent: Option<RecentMix>,
     /// Seed of the random choices.
     pub seed: u64,
 }
@@ -78,12 +84,19 @@ impl StepBuffer {
             ),
             None => (None, None, None),
         };
-        let ring = Ring::new(options, memory)?.with_lookback(gather.lookback());
+        let mut ring = Ring::new(options, memory)?.with_lookback(gather.lookback());
+        if let RingItems::Episodes { max_length } = options.items {
+            ring = ring.with_episode_starts(Some(max_length))?;
+        } else if options.hindsight.is_some() {
+            ring = ring.with_episode_starts(None)?;
+        }
         Ok(Self {
-            index: ItemIndex::new(&ring, options.exponent, priorities)?,
+            index: ItemIndex::new(&ring, &options.items, options.exponent, priorities)?,
             ring,
             items: options.items,
             gather,
+            hindsight: options.hindsight,
+            recent: options.recent,
             rng: TableRng::seed_from_u64(options.seed),
             live,
         })
@@ -118,15 +131,21 @@ impl StepBuffer {
 
     /// Adds steps; see [`Ring::add`].
     pub fn add(&mut self, envs: &[usize], columns: &[SharedBytes<'_>], steps: usize) {
-        if let Some(live) = &mut self.live {
-            for env in envs {
-                live.begin_write(*env, self.ring.envs[*env].added + steps as u64);
-            }
-        }
+        self.begin_write(envs, steps);
         self.ring.add(envs, columns, steps);
-        self.index
-            .update(&self.ring, &self.items, envs.iter().copied());
-        self.publish(envs.iter().copied());
+        self.finish_change(envs.iter().copied());
+    }
+
+    /// Adds a whole episode to an environment, apart from the steps before and after it.
+    pub fn add_episode(&mut self, env: usize, columns: &[SharedBytes<'_>], steps: usize) {
+        self.begin_write(&[env], steps);
+        let ended = self.ring.begin_episode(env);
+        self.ring.add(&[env], columns, steps);
+        self.ring.end_episode(env);
+        self.finish_change(std::iter::once(env));
+        // Only now: if the process is killed before, the episode is not there, and the earlier one has not ended. If it
+        // is killed here, the flag follows from that of the next step.
+        self.ring.flag_ended(env, ended);
     }
 
     /// Ends the episodes of these environments; see [`Ring::end_episode`].
@@ -134,17 +153,28 @@ impl StepBuffer {
         for env in envs {
             self.ring.end_episode(*env);
         }
-        self.index
-            .update(&self.ring, &self.items, envs.iter().copied());
-        self.publish(envs.iter().copied());
+        self.finish_change(envs.iter().copied());
     }
 
     /// Removes all steps.
     pub fn clear(&mut self) {
         self.ring.clear();
-        self.index
-            .update(&self.ring, &self.items, 0..self.ring.num_envs());
-        self.publish(0..self.ring.num_envs());
+        self.finish_change(0..self.ring.num_envs());
+    }
+
+    /// Records that slots of these environments are being overwritten by this many steps.
+    fn begin_write(&mut self, envs: &[usize], steps: usize) {
+        if let Some(live) = &mut self.live {
+            for env in envs {
+                live.begin_write(*env, self.ring.envs[*env].added + steps as u64);
+            }
+        }
+    }
+
+    /// Updates the items of these environments after their steps have changed, and publishes the new state.
+    fn finish_change(&mut self, envs: impl Iterator<Item = usize> + Clone) {
+        self.index.update(&self.ring, &self.items, envs.clone());
+        self.publish(envs);
     }
 
     /// Draws `n` items.
@@ -162,7 +192,20 @@ impl StepBuffer {
                 "`batch_size` must be at most the number of items, {available}, without replacement; got {n}"
             )));
         }
-        self.index.draw(&self.ring, n, replacement, &mut self.rng)
+        let (index, rng) = (&mut self.index, &mut self.rng);
+        let drawn = match &self.recent {
+            Some(recent) if replacement => recent.draw(index, &self.ring, n, rng),
+            _ => index.draw(&self.ring, n, replacement, rng)?,
+        };
+        Ok(self.with_goals(drawn))
+    }
+
+    /// Draws the goals of these items.
+    fn with_goals(&mut self, mut drawn: Drawn) -> Drawn {
+        if let Some(hindsight) = self.hindsight {
+            drawn.goal_rows = hindsight.draw(&self.ring, &drawn.starts, &mut self.rng);
+        }
+        drawn
     }
 
     /// Why there are none of these items.
@@ -175,6 +218,7 @@ impl StepBuffer {
             RingItems::Steps => 1,
             RingItems::Transitions { n_step, .. } => n_step,
             RingItems::Sequences { length, .. } => length,
+            RingItems::Episodes { max_length } => max_length,
         };
         let or_end = match *items {
             RingItems::Sequences {
@@ -201,7 +245,7 @@ impl StepBuffer {
             burn_in: 0,
             continues: true,
         };
-        let mut index = ItemIndex::new(&self.ring, None, None)?;
+        let mut index = ItemIndex::new(&self.ring, &items, None, None)?;
         index.update(&self.ring, &items, 0..self.ring.num_envs());
         if index.len() == 0 {
             return Err(Error::Unsatisfiable(self.why_empty(&items)));
@@ -251,19 +295,20 @@ impl StepBuffer {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn shuffled_keys(&mut self) -> Result<Vec<u64>> {
-        self.index.shuffled_keys(&mut self.rng)
+        self.index.shuffled_keys(&self.ring, &mut self.rng)
     }
 
     /// Removes keys from the end of `keys` and returns their items, until `n` items are found or no keys are left.
     /// Skips items that cannot be sampled any more.
-    pub fn take(&self, keys: &mut Vec<u64>, n: usize) -> Drawn {
+    pub fn take(&mut self, keys: &mut Vec<u64>, n: usize) -> Drawn {
         let mut starts = Vec::with_capacity(n.min(keys.len()));
         while starts.len() < n
             && let Some(key) = keys.pop()
         {
             starts.extend(self.index.find(&self.ring, key));
         }
-        self.index.uniformly_drawn(&self.ring, starts)
+        let drawn = self.index.uniformly_drawn(&self.ring, starts);
+        self.with_goals(drawn)
     }
 
     /// Sets the priorities of items. Skips keys without an item; returns the number of keys found.
@@ -278,7 +323,7 @@ impl StepBuffer {
     ///
     /// # Errors
     /// None. This returns a `Result` because it shares code with the batches of tables.
-    pub fn gather(&self, starts: &[ItemStart], outputs: Vec<&mut [u8]>) -> Result<()> {
-        self.gather.gather(&self.ring, &self.items, starts, outputs)
+    pub fn gather(&self, drawn: &Drawn, outputs: Vec<&mut [u8]>) -> Result<()> {
+        self.gather.gather(&self.ring, &self.items, drawn, outputs)
     }
 }

@@ -61,7 +61,9 @@ fn buffer() -> StepBuffer {
             truncated: 0,
         }),
         reward_column: None,
+        hindsight: None,
         exponent: Some(0.5),
+        recent: None,
         seed: 7,
     };
     StepBuffer::new(&options).unwrap()

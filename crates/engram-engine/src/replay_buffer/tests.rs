@@ -52,16 +52,23 @@ struct Case {
     num_envs: usize,
     length: usize,
     exponent: Option<f64>,
-    /// False: single steps, which do not depend on episodes.
-    has_episodes: bool,
+    items: RingItems,
 }
+
+const SEQUENCES: RingItems = RingItems::Sequences {
+    length: 2,
+    burn_in: 3,
+    continues: false,
+};
+/// Parts of episodes, which have 5 steps.
+const EPISODES: RingItems = RingItems::Episodes { max_length: 3 };
 
 fn open(case: Case, path: &Path, boot: &str) -> Result<ReplayBuffer> {
     let schema = schema();
     let cells = schema.cells.iter().cloned().enumerate();
     let outputs = cells.map(|(column, mut cell)| {
-        let source = if case.has_episodes {
-            cell.shape.insert(0, 5);
+        let source = if let Some(steps) = case.items.time_axis() {
+            cell.shape.insert(0, steps);
             OutputSource::All(column)
         } else {
             OutputSource::First(column)
@@ -72,11 +79,6 @@ fn open(case: Case, path: &Path, boot: &str) -> Result<ReplayBuffer> {
             stack: None,
         }
     });
-    let sequences = RingItems::Sequences {
-        length: 2,
-        burn_in: 3,
-        continues: false,
-    };
     let columns = EpisodeColumns {
         terminated: 0,
         truncated: 1,
@@ -86,15 +88,13 @@ fn open(case: Case, path: &Path, boot: &str) -> Result<ReplayBuffer> {
         names: &schema.layout.names,
         num_envs: case.num_envs,
         length: case.length,
-        items: if case.has_episodes {
-            sequences
-        } else {
-            RingItems::Steps
-        },
+        items: case.items,
         outputs: outputs.collect(),
-        episode_columns: case.has_episodes.then_some(columns),
+        episode_columns: (case.items != RingItems::Steps).then_some(columns),
         reward_column: None,
+        hindsight: None,
         exponent: case.exponent,
+        recent: None,
         seed: 7,
     };
     ReplayBuffer::open_after_boot(path, options, &schema, 1, &mut || false, boot)
@@ -172,13 +172,13 @@ fn run_with_power_losses(seed: u64, path: &Path) -> usize {
         num_envs: 1 + below(&mut rng, 3),
         length: 20 + below(&mut rng, 400),
         exponent: None,
-        has_episodes: true,
+        items: SEQUENCES,
     };
     let mut compared = 0;
     for round in 0..4 {
         let context = format!("seed {seed}, round {round}");
         case.exponent = [None, Some(0.5)][below(&mut rng, 2)];
-        case.has_episodes = below(&mut rng, 4) > 0;
+        case.items = [RingItems::Steps, SEQUENCES, EPISODES][below(&mut rng, 3)];
         let boot = round.to_string();
         let mut buffer =
             open(case, path, &boot).unwrap_or_else(|error| panic!("{context}: {error}"));
@@ -257,7 +257,7 @@ fn steps_that_are_not_flushed_survive_the_end_of_the_process_only() {
         num_envs: 2,
         length: 100,
         exponent: Some(1.0),
-        has_episodes: true,
+        items: SEQUENCES,
     };
     let mut buffer = open(case, &file.0, "one").unwrap();
     add(&mut buffer, 1, 30);
@@ -290,7 +290,7 @@ fn no_flush_succeeds_after_a_sync_has_failed() {
         num_envs: 1,
         length: 100,
         exponent: None,
-        has_episodes: true,
+        items: SEQUENCES,
     };
     let mut buffer = open(case, &file.0, "one").unwrap();
     add(&mut buffer, 0, 30);
@@ -320,7 +320,7 @@ fn an_idle_environment_loses_no_flushed_step() {
         num_envs: 3,
         length: 100,
         exponent: None,
-        has_episodes: true,
+        items: SEQUENCES,
     };
     let mut buffer = open(case, &file.0, "one").unwrap();
     for (env, steps) in [(0, 100), (1, 150), (2, 100)] {
@@ -336,13 +336,35 @@ fn an_idle_environment_loses_no_flushed_step() {
 }
 
 #[test]
+fn steps_that_an_episode_overwrites_are_not_restored() {
+    let file = TemporaryFile::new("episode");
+    let case = Case {
+        num_envs: 1,
+        length: 100,
+        exponent: None,
+        items: SEQUENCES,
+    };
+    let mut buffer = open(case, &file.0, "one").unwrap();
+    add(&mut buffer, 0, 104); // with the end of an episode
+    flush(&mut buffer);
+    let flags = [0; 60];
+    let x = [u64::MAX.to_le_bytes(); 120].concat();
+    let columns = [&flags[..], &flags, &x].map(SharedBytes::from);
+    buffer.add_episode(0, &columns, 60).unwrap();
+    drop(buffer);
+    let buffer = open(case, &file.0, "two").unwrap();
+    check(&buffer, case, "restarted");
+    assert_eq!(buffer.env_steps(0).stored, 100 - 60 - 13);
+}
+
+#[test]
 fn a_flush_that_ends_late_does_not_replace_a_later_one() {
     let file = TemporaryFile::new("late-flush");
     let case = Case {
         num_envs: 1,
         length: 100,
         exponent: None,
-        has_episodes: true,
+        items: SEQUENCES,
     };
     let mut buffer = open(case, &file.0, "one").unwrap();
     add(&mut buffer, 0, 30);
@@ -365,7 +387,7 @@ fn a_flush_fails_if_closing_the_buffer_meanwhile_has_failed() {
         num_envs: 1,
         length: 100,
         exponent: None,
-        has_episodes: true,
+        items: SEQUENCES,
     };
     for fails in [false, true] {
         let mut buffer = open(case, &file.0, "one").unwrap();

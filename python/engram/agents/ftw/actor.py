@@ -1,5 +1,6 @@
 """Actors: N environments, one batched inference per step. They record each step for the learner."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -9,17 +10,19 @@ from engram._extras import importing_extra
 from engram.adders.step import MaskedStep
 from engram.agents.ftw.actions import group_sizes
 from engram.agents.ftw.agent_networks import AgentNetworks, forget
-from engram.agents.ftw.environment import BatchedEnvironment, BatchedTimeStep, EnvironmentSpec
+from engram.agents.ftw.environment import BatchedEnvironment, EnvironmentSpec
 from engram.agents.ftw.hypers import Hypers
 from engram.agents.ftw.networks import OAR, FtwNetwork
 from engram.agents.ftw.networks.policy_network import CoreState
+from engram.agents.ftw.recorder import Action, Recorder, timestep_arrays, timestep_of_arrays
 from engram.agents.ftw.replay import Replay
 from engram.agents.ftw.trajectory import pack_state
 
 with importing_extra("agents", "engram.agents"):
     import equinox as eqx
     import jax
-    from dm_env import StepType, TimeStep
+    import jax.numpy as jnp
+    from dm_env import StepType
     from jax import Array
 
 
@@ -113,7 +116,7 @@ class Actors:
         self._state = ActorState(static.policy.initial_state(number), key)
         self._timestep = environment.reset()
         self._returns = np.zeros(number)
-        self._recorder = None if replay is None else _Recorder(replay, self._timestep)
+        self._recorder = None if replay is None else Recorder(replay, self._timestep)
         self.frames = 0
 
     def step(self, params: Any, hypers: Hypers) -> list[tuple[int, float]]:  # noqa: ANN401, a pytree
@@ -129,13 +132,40 @@ class Actors:
         acted, self._state = act(params, self._state, before.observation, is_first, hypers, static=self._static)
         after = self._timestep = self._environment.step(np.asarray(acted.actions))
         if self._recorder is not None:
-            self._recorder.record(before, acted, after)
+            self._recorder.record(before, Action(*jax.tree.map(np.asarray, acted)), after)
         ended = np.asarray(before.step_type) == StepType.LAST
         self.frames += int((~ended).sum())
         self._returns[ended] = 0
         self._returns += np.asarray(after.reward).reshape(len(ended), -1).sum(1)
         over = np.flatnonzero(np.asarray(after.step_type) == StepType.LAST).tolist()
         return [(index, float(self._returns[index])) for index in over]
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns all that the next steps depend on, as nested dictionaries of arrays."""
+        state = {
+            "core": {str(index): np.asarray(leaf) for index, leaf in enumerate(jax.tree.leaves(self._state.core))},
+            "key": np.asarray(jax.random.key_data(self._state.key)),
+            "environment": dict(self._environment.get_state()),
+            "timestep": timestep_arrays(self._timestep),
+            "returns": self._returns.copy(),
+            "frames": np.array(self.frames),
+        }
+        return state if self._recorder is None else {**state, "recorder": self._recorder.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continues from a state that `get_state` returned, of actors with the same arguments.
+
+        The replay must have the items that these actors had written.
+        """
+        leaves = [jnp.array(state["core"][str(index)]) for index in range(len(state["core"]))]
+        core: CoreState = jax.tree.unflatten(jax.tree.structure(self._state.core), leaves)
+        self._state = ActorState(core, jax.random.wrap_key_data(jnp.array(state["key"])))
+        self._environment.set_state(state["environment"])
+        self._timestep = timestep_of_arrays(state["timestep"])
+        self._returns = np.array(state["returns"])
+        self.frames = int(state["frames"])
+        if self._recorder is not None:
+            self._recorder.set_state(state["recorder"], self._timestep)
 
     def close(self) -> None:
         """Abandons the episodes in progress."""
@@ -147,42 +177,3 @@ class Actors:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Recorder:
-    """Writes the steps of N environments."""
-
-    def __init__(self, replay: Replay, first: BatchedTimeStep) -> None:
-        number = len(first.step_type)
-        self._adders = [replay.adder() for _ in range(number)]
-        self._windows = replay.window_recorder(number)
-        for adder, timestep in zip(self._adders, _each(first), strict=True):
-            adder.add_first(timestep)
-
-    def record(self, before: BatchedTimeStep, acted: Acted, after: BatchedTimeStep) -> None:
-        """Records a step: the time steps before and after it."""
-        if self._windows is not None:
-            self._windows.record(before, after)
-        actions, logits = np.asarray(acted.actions), np.asarray(acted.logits)
-        core_state = [np.asarray(part) for part in acted.core_before]
-        ended = (np.asarray(before.step_type) == StepType.LAST).tolist()
-        for index, (adder, timestep) in enumerate(zip(self._adders, _each(after), strict=True)):
-            if ended[index]:
-                adder.add_first(timestep)
-            else:
-                extras = {"core_state": tuple(part[index] for part in core_state), "logits": logits[index]}
-                adder.add(actions[index], timestep, extras)
-
-    def close(self) -> None:
-        # The queue may be full, and the caller may not read it any more.
-        for adder in self._adders:
-            adder.close(timeout=0)
-        if self._windows is not None:
-            self._windows.close()
-
-
-def _each(timestep: BatchedTimeStep) -> Any:  # noqa: ANN401, an iterator of dm_env.TimeStep
-    """Yields the time step of each environment."""
-    observation, action, reward = timestep.observation
-    oars = map(OAR, observation, action, reward)
-    return map(TimeStep, np.asarray(timestep.step_type).tolist(), timestep.reward, timestep.discount, oars)

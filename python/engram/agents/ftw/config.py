@@ -147,6 +147,35 @@ class FtwConfig:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """How a run acts, logs and saves; what it trains is in `FtwConfig`."""
+
+    sync: bool = False
+    """Actors and learner in lock step: a seed determines the run. If False, actors are in a thread of their own."""
+    max_policy_lag: int = 4
+    """Without `sync`: actors wait while the queue has the items of this many learner steps."""
+    log_period: int = 10
+    """Learner steps per row of train.csv, which has their means."""
+    evaluation_period: int = 20_000
+    """Frames between evaluations; 0: only after training."""
+    checkpoint_period: int = 20_000
+    """Frames between checkpoints; 0: only after training."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints that are kept."""
+
+    def __post_init__(self) -> None:
+        """Checks the counts.
+
+        Raises:
+            InvalidArgumentError: A count is not a positive integer, or a period of frames is negative.
+        """
+        for name in ("max_policy_lag", "log_period", "keep_checkpoints"):
+            _checks.integer(f"`{name}`", getattr(self, name))
+        for name in ("evaluation_period", "checkpoint_period"):
+            _checks.integer(f"`{name}`", getattr(self, name), low=0)
+
+
 _GRID_NETWORK = NetworkConfig(
     conv_filters=((16, 6, 6), (32, 3, 2)),
     residual_filters=((32, 3, 1), (32, 3, 1)),
@@ -194,3 +223,6 @@ CUE = FtwConfig(
     evaluation_episodes=500,
 )
 """Cue, with auxiliary tasks off. `network.memory=False` is the ablation, which cannot solve it."""
+
+PRESETS = {"fetch": FETCH, "cue": CUE}
+"""Configuration by environment."""

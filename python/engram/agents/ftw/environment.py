@@ -1,6 +1,6 @@
 """What the agent needs of an environment: N of them that step together, with observations of OAR."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -41,6 +41,12 @@ class BatchedEnvironment(Protocol):
 
     def step(self, actions: Any) -> BatchedTimeStep:  # noqa: ANN401, an array
         """Does an action in each environment, int `[N]` or `[N, G]`."""
+
+    def get_state(self) -> Mapping[str, Any]:
+        """Returns the arrays that the next time steps depend on; called for checkpoints only."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continues from such a state; called to resume a run only."""
 
 
 class EnvironmentSpec(NamedTuple):

@@ -4,6 +4,8 @@ An item has T transitions, T + 1 rows and the core's state before the first. The
 share items. The two tables of reward prediction have windows of a few observations, split by whether a reward follows.
 """
 
+import shutil
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -30,19 +32,46 @@ class Replay:
         store: The store.
     """
 
-    def __init__(self, config: ReplayConfig, row: MaskedStep, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        config: ReplayConfig,
+        row: MaskedStep,
+        *,
+        seed: int | None = None,
+        path: Path | None = None,
+        saved: Path | None = None,
+    ) -> None:
         """Creates the tables.
 
         Args:
             config: Sizes.
             row: One row of an item, of arrays without a time axis.
             seed: Seed of what is sampled for the auxiliary tasks.
+            path: A new directory, which `save` needs. Default: None, the replay cannot be saved.
+            saved: Directory that `save` wrote, of a replay with the same arguments: the tables, with their random
+                state, are those that were saved. Needs `path`. Default: None, the tables are empty.
         """
         self.config = config
         self._item = item_signature(row, config.sequence_length)
         length = config.reward_prediction_sequence_length
         self._window = window_signature(row.observation.observation, row.reward, length)
-        self.store = engram.Store(make_tables(config, self._item, self._window), seed=seed)
+        self._path = path
+        tables = make_tables(config, self._item, self._window)
+        if path is None:
+            self.store = engram.Store(tables, seed=seed)
+            return
+        # Only `save` stores anything.
+        self.store = engram.Store.open(
+            path,
+            [] if saved else tables,
+            durability="none",
+            checkpoint_interval=None,
+            checkpoint_bytes=None,
+            keep=1,
+            seed=seed,
+        )
+        if saved:
+            self.store.restore(saved)
 
     def can_sample_queue(self) -> bool:
         """Returns whether the queue has a batch."""
@@ -99,6 +128,12 @@ class Replay:
         if not self.config.use_reward_prediction:
             return None
         return WindowRecorder(self.store, num_envs, self.config.reward_prediction_sequence_length)
+
+    def save(self, target: Path) -> None:
+        """Writes the tables with their random state to a new directory; no other thread may write to them meanwhile."""
+        assert self._path is not None  # noqa: S101, see `__init__`
+        self.store.checkpoint()
+        shutil.copytree(self._path, target, ignore=shutil.ignore_patterns("LOCK"))
 
     def close(self) -> None:
         """Closes the store."""

@@ -1,8 +1,9 @@
-"""Training in one process: actors and learner in lock step. A seed determines a run."""
+"""Training: the parts of a run, and how actors and learner take turns. In lock step, a seed determines a run."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +53,8 @@ class Result:
     """Seconds of training, with compilation, without evaluation."""
     params: Any
     """The parameters: `AgentNetworks` with NumPy arrays as leaves."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended the training; there is no evaluation then."""
 
 
 class Run(NamedTuple):
@@ -62,8 +65,26 @@ class Run(NamedTuple):
     learner: Learner
 
 
-def start(config: FtwConfig) -> Run:
-    """Returns the parts of a run at its start; close its actors and its replay."""
+class Update(NamedTuple):
+    """What happened since the last update.
+
+    Attributes:
+        returns: Undiscounted returns of the episodes that ended.
+        metrics: Of the learner steps, on the device.
+    """
+
+    returns: list[float]
+    metrics: list[Metrics]
+
+
+def start(config: FtwConfig, *, replay_path: Path | None = None, saved_replay: Path | None = None) -> Run:
+    """Returns the parts of a run at its start; close its actors and its replay.
+
+    Args:
+        config: The configuration.
+        replay_path: See the argument `path` of `Replay`.
+        saved_replay: See the argument `saved` of `Replay`.
+    """
     env_seed, store_seed = np.random.SeedSequence(config.seed).spawn(2)
     networks_key, actor_key, learner_key, _ = _keys(config)
     seeds = np.random.default_rng(env_seed).integers(2**63, size=config.num_envs).tolist()
@@ -77,12 +98,23 @@ def start(config: FtwConfig) -> Run:
     )
     learner = Learner(networks, config.hypers, learner_key)
     row = example_row(spec, networks.policy)
-    replay = Replay(config.replay, row, seed=int(store_seed.generate_state(1)[0]))
+    replay = Replay(config.replay, row, seed=int(store_seed.generate_state(1)[0]), path=replay_path, saved=saved_replay)
     return Run(replay, Actors(environment, learner.static, replay, actor_key), learner)
 
 
+def lock_step(run: Run, max_frames: int) -> Iterator[Update]:
+    """Acts and learns in turn until there are `max_frames` frames; yields after each step of the actors."""
+    actors, learner, replay = run.actors, run.learner, run.replay
+    while actors.frames < max_frames:
+        returns = [each for _, each in actors.step(learner.params, learner.hypers)]
+        metrics = []
+        while replay.can_sample_queue():
+            metrics.append(learner.learn(replay))
+        yield Update(returns, metrics)
+
+
 def train(config: FtwConfig, report: Callable[[Progress], None] | None = None) -> Result:
-    """Trains for `config.max_frames` frames, then evaluates.
+    """Trains for `config.max_frames` frames in lock step, then evaluates. Nothing is written to disk.
 
     Args:
         config: The configuration.
@@ -90,32 +122,29 @@ def train(config: FtwConfig, report: Callable[[Progress], None] | None = None) -
     """
     started = time.perf_counter()
     run = start(config)
-    actors, learner, replay = run.actors, run.learner, run.replay
     learner_steps = 0
     returns: list[float] = []
-    with replay, actors:
-        while actors.frames < config.max_frames:
-            returns += [each for _, each in actors.step(learner.params, learner.hypers)]
-            while replay.can_sample_queue():
-                metrics = learner.learn(replay)
+    with run.replay, run.actors:
+        for update in lock_step(run, config.max_frames):
+            returns += update.returns
+            for metrics in update.metrics:
                 learner_steps += 1
                 if report is not None:
-                    seconds = time.perf_counter() - started
                     report(
                         Progress(
-                            frames=actors.frames,
+                            frames=run.actors.frames,
                             learner_steps=learner_steps,
                             returns=returns,
                             metrics=metrics,
-                            seconds=seconds,
+                            seconds=time.perf_counter() - started,
                         )
                     )
                     returns = []
-        params = jax.tree.map(np.asarray, learner.params)  # waits for the last step
+        params = jax.tree.map(np.asarray, run.learner.params)  # waits for the last step
         seconds = time.perf_counter() - started
     return Result(
         config=config,
-        frames=actors.frames,
+        frames=run.actors.frames,
         learner_steps=learner_steps,
         evaluation=evaluate_run(config, run),
         seconds=seconds,

@@ -75,6 +75,10 @@ class WindowRecorder:
         row = _Row(before.observation.observation, reward, np.where(is_last, -1, has_reward).astype(np.int8))
         self._writer.append_batch(row, episode_ends=is_last)
 
+    def flush(self) -> None:
+        """Makes all windows visible."""
+        self._writer.flush()
+
     def close(self) -> None:
         """Closes the writer."""
         self._writer.close(timeout=0)

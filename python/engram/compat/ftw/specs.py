@@ -49,8 +49,9 @@ def checked_frame(environment_spec: Any, num_events: int) -> tuple[int, ...]:  #
         num_events: Number of events that its rewards must have; 1: they must be scalars.
 
     Raises:
-        InvalidArgumentError: Observations are no triple, or rewards have another shape.
+        InvalidArgumentError: Observations are no triple, rewards have another shape, or `num_events` is below 1.
     """
+    _checks.integer("`num_environment_events`", num_events)
     observations = environment_spec.observations
     if not isinstance(observations, tuple) or len(observations) != 3:  # noqa: PLR2004, observation, action and reward
         raise InvalidArgumentError(

@@ -3,7 +3,8 @@
 //! While the save is read, the priorities of restored steps are *staged*: stored in the rows of the steps, NaN for steps
 //! with which no item of the save begins.
 
-use super::{DEFAULT_PRIORITY, ItemIndex, NO_ITEM, StartRange, range_len};
+use super::ItemIndex;
+use super::priorities::{DEFAULT_PRIORITY, NO_ITEM};
 use crate::error::Result;
 use crate::ring::{EnvRing, EnvState, Ring, RingItems, filled};
 use crate::selector::SelectorKind;
@@ -16,17 +17,17 @@ impl ItemIndex {
 
     /// The priorities of the items that begin with `len` consecutive steps, of which the first has this position and row;
     /// NaN where no item begins. `None` if there are no priorities.
-    pub(in crate::ring) fn priorities(
-        &self,
+    pub(in crate::ring) fn priorities<'a>(
+        &'a self,
+        ring: &'a Ring,
         env: usize,
         position: u64,
         row: usize,
         len: usize,
-    ) -> Option<impl Iterator<Item = f64>> {
+    ) -> Option<impl Iterator<Item = f64> + 'a> {
         let values = &self.priorities.as_ref()?.values.as_f64s()[row..row + len];
-        let items = self.ranges[env].positions();
         let priority = move |(value, position): (&f64, u64)| {
-            if items.contains(&position) {
+            if self.begins_item(ring, env, position) {
                 *value
             } else {
                 f64::NAN
@@ -126,44 +127,37 @@ impl ItemIndex {
     pub(in crate::ring) fn finish_restore(&mut self, ring: &Ring, items: &RingItems) {
         for env in 0..ring.num_envs() {
             let starts = items.starts(ring, env);
-            let slot = ring.slot(env, starts.start);
-            let range = StartRange {
-                first: starts.start,
-                slot: if starts.is_empty() { 0 } else { slot },
-                len: range_len(&starts),
-            };
-            self.set_range(env, range);
+            self.set_range(env, self.range(ring, env, &starts));
         }
-        let Some(priorities) = &mut self.priorities else {
+        let Some(mut priorities) = self.priorities.take() else {
             return;
         };
-        let rows = |range: &StartRange, env| {
-            let items = range.positions();
-            let stored = ring.stored_rows(env);
-            stored.map(move |(position, row)| (row, items.contains(&position)))
+        let index = &*self;
+        let rows = || {
+            (0..ring.num_envs()).flat_map(|env| {
+                let stored = ring.stored_rows(env);
+                stored.map(move |(position, row)| (row, index.begins_item(ring, env, position)))
+            })
         };
         let mut largest = 0.0;
-        for (env, range) in self.ranges.iter().enumerate() {
-            for (row, _) in rows(range, env).filter(|(_, is_item)| *is_item) {
-                largest = f64::max(largest, priorities.get(row)); // not NaN
-            }
+        for (row, _) in rows().filter(|(_, is_item)| *is_item) {
+            largest = f64::max(largest, priorities.get(row)); // not NaN
         }
         let initial = if largest > 0.0 {
             largest
         } else {
             DEFAULT_PRIORITY
         };
-        for (env, range) in self.ranges.iter().enumerate() {
-            for (row, is_item) in rows(range, env) {
-                let staged = priorities.get(row);
-                let priority = match (is_item, staged.is_nan()) {
-                    (false, _) => NO_ITEM,
-                    (true, true) => initial,
-                    (true, false) => staged,
-                };
-                priorities.values.as_f64s_mut()[row] = priority;
-                priorities.record(row, 0.0, priority);
-            }
+        for (row, is_item) in rows() {
+            let staged = priorities.get(row);
+            let priority = match (is_item, staged.is_nan()) {
+                (false, _) => NO_ITEM,
+                (true, true) => initial,
+                (true, false) => staged,
+            };
+            priorities.values.as_f64s_mut()[row] = priority;
+            priorities.record(row, 0.0, priority);
         }
+        self.priorities = Some(priorities);
     }
 }

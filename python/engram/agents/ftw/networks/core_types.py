@@ -1,7 +1,7 @@
 """Cores by the names of the published agent's argument `core_type`."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import jax
 
@@ -12,6 +12,7 @@ from engram.agents.ftw.networks.lstm import LSTM
 from engram.agents.ftw.networks.rpth import RPTH
 
 CoreType: TypeAlias = Literal["lstm", "rpth", "rpth_dnc"]
+CORE_TYPES: tuple[CoreType, ...] = get_args(CoreType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ def make_core(in_size: int, config: CoreConfig, *, key: jax.Array) -> LSTM | RPT
     Raises:
         InvalidArgumentError: If `core_type` is unknown, or another option has a wrong type or value.
     """
-    _checks.choice("`core_type`", config.core_type, ("lstm", "rpth", "rpth_dnc"))
+    _checks.choice("`core_type`", config.core_type, CORE_TYPES)
     hidden_size = _checks.integer("`hidden_size`", config.hidden_size)
     core_key, memory_key = jax.random.split(key)
     if config.core_type == "lstm":

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from engram import _engram
-from engram.buffers.items import Steps
+from engram.buffers.items import CompiledSampler, Steps
 from engram.compat.tf_agents.replay_buffers._columns import Columns
 from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
 from engram.compat.tf_agents.replay_buffers._empty import why_empty
@@ -34,7 +34,8 @@ class RingStorage(tf.train.experimental.PythonState):
         self._max_length = max_length
         signature = tuple(ArraySpec(shape, dtype) for dtype, shape in columns.layout)
         items = Steps()._compile(_engram.flatten(signature)[2])  # noqa: SLF001, of this package
-        self._ring = _engram.ReplayBuffer(signature, items, (columns.batch_size, max_length), None, 0)
+        size = (columns.batch_size, max_length)
+        self._ring = _engram.ReplayBuffer(signature, items, size, CompiledSampler(), 0)
         # Position of the item with id 0. It is negative after a restore if that item had been overwritten.
         self._first_position = 0
         self._lock = threading.Lock()  # held by calls that must agree on `_first_position` and the ring's steps

@@ -1,0 +1,28 @@
+"""`engram train curves`: the learning curves of several runs in one picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from engram._extras import importing_extra
+from engram.cli.output import echo
+from engram.cli.train_ftw import fail
+from engram.errors import EngramError
+
+
+def curves(
+    directories: Annotated[list[Path], typer.Argument(help="Directories of runs (--out of `engram train ftw`).")],
+    *,
+    out: Annotated[Path, typer.Option(help="The picture, a PNG.")] = Path("curves.png"),
+) -> None:
+    """Draw the learning curves of runs side by side."""
+    try:
+        with importing_extra("agents", "`engram train`"):
+            from engram.agents.ftw.curves import plot_curves  # noqa: PLC0415, an extra
+        echo(str(plot_curves(directories, out)))
+    except (ModuleNotFoundError, EngramError) as error:
+        fail(Console(stderr=True), str(error))
