@@ -1,6 +1,5 @@
 """The learner: one compiled step, from state to state. Hyperparameters are traced: new values need no compilation."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 from engram._extras import importing_extra
@@ -49,8 +48,7 @@ def init(params: Any, key: Array) -> LearnerState:  # noqa: ANN401, a pytree
     return LearnerState(params, optimizer.init(params), key)
 
 
-@partial(jax.jit, static_argnames="static", donate_argnames="state")
-def learner_step(
+def update(
     state: LearnerState,
     batch: Batch,
     hypers: Hypers,
@@ -60,7 +58,7 @@ def learner_step(
     """Does one update.
 
     Args:
-        state: The state; its buffers are reused for the next one.
+        state: The state.
         batch: The batch.
         hypers: Hyperparameters.
         static: What of the networks is no parameter; see `split_networks`.
@@ -81,6 +79,10 @@ def learner_step(
     )
     params = optax.apply_updates(state.params, updates)
     return LearnerState(params, optimizer_state, next_key), Metrics(losses, norm)
+
+
+learner_step = jax.jit(update, static_argnames="static", donate_argnames="state")
+"""`update`, compiled. The buffers of the state are reused for the next one."""
 
 
 class Learner:

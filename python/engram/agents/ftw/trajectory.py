@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from engram._extras import importing_extra
 from engram.agents.ftw.losses.masks import row_mask, zero_padding
-from engram.agents.ftw.networks import OAR
+from engram.agents.ftw.networks import OAR, LSTMState, PeriodicRNNState
 from engram.agents.ftw.networks.policy_network import CoreState, FtwNetwork
 
 with importing_extra("agents", "engram.agents"):
@@ -71,8 +71,8 @@ def to_trajectories(items: Any, policy: FtwNetwork) -> Trajectories:  # noqa: AN
     """Returns the trajectories of a batch of items.
 
     Args:
-        items: `MaskedStep` of arrays `[B, T + 1, ...]`, as sampled, with extras "logits" and "core_state", which is
-            packed, `[B, 1, n]`.
+        items: `MaskedStep` of arrays `[B, T + 1, ...]`, as sampled, with extras "logits" and "core_state": a state of
+            the policy's core `[B, 1, ...]`, or packed, `[B, 1, n]`.
         policy: The network whose states these are.
     """
     rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), items._replace(extras=items.extras["logits"]))
@@ -85,9 +85,14 @@ def to_trajectories(items: Any, policy: FtwNetwork) -> Trajectories:  # noqa: AN
         rewards=rewards,
         discounts=discounts,
         logits=logits,
-        state=unpack_state([part[:, 0] for part in items.extras["core_state"]], policy),
+        state=_first_state(items.extras["core_state"], policy),
         valid=valid,
     )
+
+
+def _first_state(stored: Any, policy: FtwNetwork) -> CoreState:  # noqa: ANN401, a state, or a packed one
+    first = jax.tree.map(lambda x: x[:, 0], stored)
+    return first if isinstance(first, LSTMState | PeriodicRNNState) else unpack_state(first, policy)
 
 
 def pack_state(state: CoreState) -> tuple[Array, ...]:

@@ -59,8 +59,8 @@ class FtwTorso(eqx.Module):
         key: jax.Array,
     ) -> None:
         height, width, channels = _image_shape(observation_shape)
-        conv_filters = _checked_filters("`conv_filters`", conv_filters)
-        residual_filters = _checked_filters("`residual_filters`", residual_filters)
+        conv_filters = checked_filters("`conv_filters`", conv_filters)
+        residual_filters = checked_filters("`residual_filters`", residual_filters)
         channels = conv_filters[-1][0] if conv_filters else channels
         for filters in residual_filters:
             if filters != (channels, filters[1], 1):
@@ -103,7 +103,7 @@ def _image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     return height, width, channels
 
 
-def _checked_filters(what: str, filters: object) -> tuple[tuple[int, int, int], ...]:
+def checked_filters(what: str, filters: object) -> tuple[tuple[int, int, int], ...]:
     """Returns (channels, kernel, stride) of each convolution as a tuple of tuples."""
     try:
         if isinstance(filters, str) or not isinstance(filters, Sequence):

@@ -1,0 +1,1 @@
+"""FTW's adders, under FTW's module paths."""

@@ -1,0 +1,60 @@
+"""An adder of sequences of several lengths for several tables."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engram import adders
+from engram.adders import Step
+from engram.adders.item_writers import Priority
+from engram.compat.ftw.adders.reverb._options import compression, store_of
+
+__all__ = ["MultiSequenceAdder"]
+
+
+class MultiSequenceAdder(adders.MultiSequenceAdder):
+    """`engram.adders.MultiSequenceAdder` with FTW's arguments."""
+
+    def __init__(  # noqa: PLR0917, FTW's signature
+        self,
+        client: Any,  # noqa: ANN401, one of several types
+        sequence_lengths: Mapping[str, int],
+        periods: Mapping[str, int],
+        delta_encoded: bool = False,  # noqa: FBT001, FBT002, FTW's signature
+        chunk_length: int | None = None,
+        priority_fns: Mapping[str, Priority | None] | None = None,
+        should_insert_fns: Mapping[str, Callable[[list[Step]], bool]] | None = None,
+        pad_end_of_episode: bool = True,  # noqa: FBT001, FBT002, FTW's signature
+        *,
+        final_row: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Opens an adder.
+
+        Args:
+            client: An address, a client of `engram.compat.reverb`, an `engram.Client` or an `engram.Store`.
+            sequence_lengths: See `engram.adders.MultiSequenceAdder`.
+            periods: See there.
+            delta_encoded: Whether integers are stored as differences from step to step.
+            chunk_length: See there.
+            priority_fns: See there.
+            should_insert_fns: See there.
+            pad_end_of_episode: See there.
+            final_row: See there.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever.
+
+        Raises:
+            TypeError: `client` has the wrong type.
+            InvalidArgumentError: Another argument has a type or value that is not allowed.
+        """
+        super().__init__(
+            store_of(client),
+            sequence_lengths,
+            periods,
+            priority_fns=priority_fns,
+            should_insert_fns=should_insert_fns,
+            pad_end_of_episode=pad_end_of_episode,
+            final_row=final_row,
+            chunk_length=chunk_length,
+            timeout=timeout,
+            compression=compression(delta_encoded),
+        )

@@ -1,0 +1,53 @@
+"""An adder of sequences with their first recurrent state only."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from engram import adders
+from engram.adders.item_writers import Priority
+from engram.compat.ftw.adders.reverb._options import compression, store_of
+
+__all__ = ["NonOverlappingRNNSequenceAdder"]
+
+
+class NonOverlappingRNNSequenceAdder(adders.NonOverlappingRNNSequenceAdder):
+    """`engram.adders.NonOverlappingRNNSequenceAdder` with FTW's arguments."""
+
+    def __init__(  # noqa: PLR0917, FTW's signature
+        self,
+        client: Any,  # noqa: ANN401, one of several types
+        sequence_length: int,
+        delta_encoded: bool = False,  # noqa: FBT001, FBT002, FTW's signature
+        chunk_length: int | None = None,
+        priority_fns: Mapping[str, Priority | None] | None = None,
+        pad_end_of_episode: bool = True,  # noqa: FBT001, FBT002, FTW's signature
+        *,
+        overlap: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Opens an adder.
+
+        Args:
+            client: An address, a client of `engram.compat.reverb`, an `engram.Client` or an `engram.Store`.
+            sequence_length: See `engram.adders.NonOverlappingRNNSequenceAdder`.
+            delta_encoded: Whether integers are stored as differences from step to step.
+            chunk_length: See there.
+            priority_fns: See there.
+            pad_end_of_episode: See there.
+            overlap: See there.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever.
+
+        Raises:
+            TypeError: `client` has the wrong type.
+            InvalidArgumentError: Another argument has a type or value that is not allowed.
+        """
+        super().__init__(
+            store_of(client),
+            sequence_length,
+            priority_fns=priority_fns,
+            pad_end_of_episode=pad_end_of_episode,
+            overlap=overlap,
+            chunk_length=chunk_length,
+            timeout=timeout,
+            compression=compression(delta_encoded),
+        )

@@ -1,0 +1,54 @@
+"""An adder of sequences, which may overlap."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from engram import _checks, adders
+from engram.adders.item_writers import Priority
+from engram.compat.ftw.adders.reverb._options import compression, store_of
+
+__all__ = ["SequenceAdder"]
+
+
+class SequenceAdder(adders.SequenceAdder):
+    """`engram.adders.SequenceAdder` with FTW's arguments."""
+
+    def __init__(  # noqa: PLR0917, FTW's signature
+        self,
+        client: Any,  # noqa: ANN401, one of several types
+        sequence_length: int,
+        period: int,
+        delta_encoded: bool = False,  # noqa: FBT001, FBT002, FTW's signature
+        chunk_length: int | None = None,
+        priority_fns: Mapping[str, Priority | None] | None = None,
+        pad_end_of_episode: bool = True,  # noqa: FBT001, FBT002, FTW's signature
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Opens an adder.
+
+        Args:
+            client: An address, a client of `engram.compat.reverb`, an `engram.Client` or an `engram.Store`.
+            sequence_length: See `engram.adders.SequenceAdder`.
+            period: See there.
+            delta_encoded: Whether integers are stored as differences from step to step.
+            chunk_length: See there.
+            priority_fns: See there.
+            pad_end_of_episode: Whether rows of zeros complete the last item of an episode. If False, it is dropped.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever.
+
+        Raises:
+            TypeError: `client` has the wrong type.
+            InvalidArgumentError: Another argument has a type or value that is not allowed.
+        """
+        _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
+        super().__init__(
+            store_of(client),
+            sequence_length,
+            period,
+            priority_fns=priority_fns,
+            end_of_episode_behavior=adders.EndBehavior.ZERO_PAD if pad_end_of_episode else adders.EndBehavior.DROP,
+            chunk_length=chunk_length,
+            timeout=timeout,
+            compression=compression(delta_encoded),
+        )

@@ -1,0 +1,1 @@
+"""FTW's agent, under FTW's module paths."""

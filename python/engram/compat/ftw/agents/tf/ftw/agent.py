@@ -1,0 +1,434 @@
+"""The FTW agent in one process: replay, learner and actor."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+import numpy as np
+
+import engram
+from engram import _checks
+from engram._extras import importing_extra
+from engram.agents.ftw.actions import group_sizes
+from engram.agents.ftw.config import ReplayConfig
+from engram.agents.ftw.hyperparameters import HyperparametersContainer, Range, initialize_hypers
+from engram.agents.ftw.internal_rewards import initialize_internal_rewards
+from engram.agents.ftw.replay import QUEUE, can_sample_auxiliary, can_sample_queue, make_tables
+from engram.agents.ftw.seeds import seed_sequence
+from engram.compat.ftw.agents.tf.ftw._constructors import constructor_like, one_spelling
+from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
+from engram.compat.ftw.agents.tf.ftw.learning import FtwLearner
+from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets
+from engram.compat.ftw.loggers import Logger
+from engram.compat.ftw.specs import checked_frame, num_actions_of
+from engram.compat.ftw.tf.networks.auxiliary import RewardPredictionNetwork, RNNPixelControlNetwork
+from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
+from engram.compat.ftw.tf.networks.embedding import OAREmbedding
+from engram.compat.ftw.tf.networks.ftw_network import FtwNetwork
+from engram.compat.ftw.tf.networks.recurrence import LSTM, RPTH
+from engram.compat.ftw.tf.networks.vision import FtwTorso
+from engram.errors import DeadlineExceededError, InvalidArgumentError
+
+with importing_extra("agents", "engram.compat.ftw"):
+    import jax
+
+__all__ = ["FTW", "FTWWithoutActor"]
+
+
+class FTWWithoutActor:
+    """Replay and learner of an agent. Close it, or use it in a `with` block."""
+
+    def __init__(  # noqa: PLR0917, FTW's signature
+        self,
+        environment_spec: Any,  # noqa: ANN401, by its attributes
+        sequence_length: int,
+        num_environment_events: int = 1,
+        embed: Any = None,  # noqa: ANN401, see Args
+        max_queue_size: int = 64,
+        batch_size: int = 32,
+        hidden_size: int = 256,
+        use_pixel_cotrol: bool = True,  # noqa: FBT001, FBT002, FTW's signature, like what follows
+        use_reward_prediction: bool = True,  # noqa: FBT001, FBT002
+        reward_prediction_sequence_length: int = 3,
+        reward_prediction_sequence_period: int = 1,
+        num_dimensions: int = 256,
+        dnc_clip_value: float | None = None,
+        use_dnc_linear_projection: bool = True,  # noqa: FBT001, FBT002
+        init_scale: float = 0.1,
+        min_scale: float = 1e-6,
+        tanh_mean: bool = False,  # noqa: FBT001, FBT002
+        fixed_scale: bool = False,  # noqa: FBT001, FBT002
+        use_tfd_independent: bool = False,  # noqa: FBT001, FBT002
+        variational_unit_w_init: Any = None,  # noqa: ANN401, an initializer
+        variational_unit_b_init: Any = None,  # noqa: ANN401, an initializer
+        strict_period_order: bool = True,  # noqa: FBT001, FBT002
+        dnc_memory_size: int = 450,
+        dnc_word_size: int = 32,
+        dnc_num_reads: int = 4,
+        core_type: str = "rpth",
+        slow_core_period_min_max: tuple[int, int] = (5, 20),
+        slow_core_period_init_value: int | None = None,
+        learning_rate: Range = (1e-5, 5e-3),
+        entropy_cost: Range = (5e-4, 1e-2),
+        reward_prediction_cost: Range = (0.1, 1.0),
+        pixel_control_cost: Range = (0.01, 0.1),
+        kld_prior_fixed_cost: Range = (1e-4, 0.1),
+        kld_prior_posterior_cost: Range = (1e-3, 1.0),
+        scale_grads_fast_to_slow: Range = (0.1, 1.0),
+        internal_rewards: Range = (0.1, 1.0),
+        baseline_cost: float = 0.5,
+        discount: float = 0.99,
+        max_abs_reward: float | None = None,
+        max_gradient_norm: float | None = None,
+        rms_prop_epsilon: float = 1e-5,
+        learning_rate_decay_steps: int = 0,
+        uint_pixels_to_float: bool = True,  # noqa: FBT001, FBT002
+        agent_id: int = 0,
+        counter: Any = None,  # noqa: ANN401, a Counter or Acme's
+        logger: Logger | None = None,
+        *,
+        use_pixel_control: bool | None = None,
+        separate_optimizers: bool = False,
+        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+    ) -> None:
+        """Creates networks, tables and learner.
+
+        Args:
+            environment_spec: `EnvironmentSpec` of an environment whose observations are triples of observation, action
+                and reward (OAR).
+            sequence_length: T, transitions of a stored sequence.
+            num_environment_events: Number of events that the environment returns as rewards; 1: scalar rewards.
+            embed: Torso: `FtwTorso`, or another callable with the attribute `hidden_size`. Default: `FtwTorso()`.
+            max_queue_size: Sequences that the queue holds.
+            batch_size: Sequences of a batch.
+            hidden_size: Units of each core, and of the hidden layers of policy and value.
+            use_pixel_cotrol: Whether to train pixel control.
+            use_reward_prediction: Whether to train reward prediction.
+            reward_prediction_sequence_length: Frames of a window for reward prediction.
+            reward_prediction_sequence_period: Steps from the start of one window to the start of the next.
+            num_dimensions: Dimensions of the latent variable.
+            dnc_clip_value: See `RPTH`.
+            use_dnc_linear_projection: See `RPTH`.
+            init_scale: See `RPTH`.
+            min_scale: See `RPTH`.
+            tanh_mean: See `RPTH`.
+            fixed_scale: See `RPTH`.
+            use_tfd_independent: No effect: it selects a class of TensorFlow Probability.
+            variational_unit_w_init: Initial weights of the Gaussian heads, as one of `jax.nn.initializers`. Default:
+                Sonnet's.
+            variational_unit_b_init: Initial biases of the Gaussian heads, the same. Default: zeros.
+            strict_period_order: See `RPTH`.
+            dnc_memory_size: Slots of the memory.
+            dnc_word_size: Numbers per slot.
+            dnc_num_reads: Read heads.
+            core_type: "lstm", "rpth", or "rpth_dnc", with a memory.
+            slow_core_period_min_max: Smallest and largest period of the slow core, in steps.
+            slow_core_period_init_value: An exact period. Default: it is drawn.
+            learning_rate: An exact value, or the bounds of a log-uniform distribution, as for all that follow.
+            entropy_cost: Weight of the entropy loss.
+            reward_prediction_cost: Weight of the reward prediction loss.
+            pixel_control_cost: Weight of the pixel control loss.
+            kld_prior_fixed_cost: Weight of KL(prior || fixed prior).
+            kld_prior_posterior_cost: Weight of KL(posterior || prior).
+            scale_grads_fast_to_slow: Factor of the gradients from the fast to the slow core.
+            internal_rewards: Weights of the events.
+            baseline_cost: Weight of the baseline loss, an exact value, like all that follow.
+            discount: Discount of the agent.
+            max_abs_reward: Internal rewards are clipped to this magnitude. Default: they are not.
+            max_gradient_norm: Gradients with a larger global norm are scaled down to it. Default: they are not.
+            rms_prop_epsilon: Added to the mean squared gradients.
+            learning_rate_decay_steps: Updates until the learning rate is 0. Default: 0, it is constant.
+            uint_pixels_to_float: Whether pixels of unsigned integers are divided by 255. Floats never are.
+            agent_id: Number of this agent, which separates its random numbers from those of others.
+            counter: Counts `steps` and `walltime` of the learner. Default: a new one.
+            logger: Receives the metrics of each update. Default: they are not logged.
+            use_pixel_control: The right spelling of `use_pixel_cotrol`; replaces its default.
+            separate_optimizers: See `FtwLearner`.
+            seed: Seed of all random numbers, together with `agent_id`.
+
+        Raises:
+            InvalidArgumentError: An argument has the wrong type or value; observations are no triple, or their rewards
+                are not `num_environment_events` numbers; `embed` is an `OAREmbedding`, of which the
+                agent makes its own; the batch is larger than the queue; or both spellings contradict each other.
+        """
+        pixel_control = one_spelling(use_pixel_cotrol=use_pixel_cotrol, use_pixel_control=use_pixel_control)
+        self._config = ReplayConfig(
+            sequence_length=sequence_length,
+            batch_size=batch_size,
+            max_queue_size=max_queue_size,
+            use_pixel_control=pixel_control,
+            use_reward_prediction=use_reward_prediction,
+            max_pixel_control_buffer_size=max(100, batch_size),
+            reward_prediction_sequence_length=reward_prediction_sequence_length,
+        )
+        _checks.integer("`agent_id`", agent_id, low=0)
+        if isinstance(embed, OAREmbedding):
+            raise InvalidArgumentError(
+                "`embed` must be a torso, not an OAREmbedding: the agent makes its own around it"
+            )
+        _checks.choice("`core_type`", core_type, ("lstm", "rpth", "rpth_dnc"))
+        frame = checked_frame(environment_spec, num_environment_events)
+        entropy = seed_sequence(seed).generate_state(8).tolist()
+        seeds = np.random.SeedSequence(entropy, spawn_key=(agent_id,)).spawn(8)
+        hypers_seed, rewards_seed, network_seed, learner_seed, store_seed, self._actor_seed, *head_seeds = seeds
+        self._hypers = initialize_hypers(
+            slow_core_period_min_max,
+            slow_core_period_init_value,
+            learning_rate,
+            entropy_cost,
+            reward_prediction_cost,
+            pixel_control_cost,
+            kld_prior_fixed_cost,
+            kld_prior_posterior_cost,
+            scale_grads_fast_to_slow,
+            seed=hypers_seed,
+        )
+        self._rewards = initialize_internal_rewards(num_environment_events, internal_rewards, seed=rewards_seed)
+        num_actions = num_actions_of(environment_spec.actions)
+        torso = FtwTorso() if embed is None else embed
+        embedding = OAREmbedding(torso, num_actions, self._rewards)
+        core: LSTM | RPTH = LSTM(hidden_size)
+        if core_type != "lstm":
+            memory = MemoryAccess(dnc_memory_size, dnc_word_size, dnc_num_reads) if core_type == "rpth_dnc" else None
+            core = RPTH(
+                self._hypers["slow_core_period"],
+                hidden_size,
+                num_dimensions,
+                dnc_clip_value,
+                use_dnc_linear_projection,
+                init_scale,
+                min_scale,
+                tanh_mean,
+                fixed_scale,
+                use_tfd_independent,
+                variational_unit_w_init,
+                variational_unit_b_init,
+                memory,
+                strict_period_order,
+                self._hypers["scale_grads_fast_to_slow"],
+            )
+        self._network = FtwNetwork(
+            embedding, core, num_actions, hidden_size, rematerialize=core_type == "rpth_dnc", seed=network_seed
+        )
+        control = RNNPixelControlNetwork(embedding, core, num_actions, seed=head_seeds[0]) if pixel_control else None
+        prediction = (
+            RewardPredictionNetwork(torso, sequence_length=reward_prediction_sequence_length, seed=head_seeds[1])
+            if use_reward_prediction
+            else None
+        )
+        self._network.build(frame)
+        self._extra_spec = _extra_spec(self._network)
+        self._adder_options: dict[str, Any] = {
+            "sequence_length": sequence_length,
+            "use_pixel_control": pixel_control,
+            "use_reward_prediction": use_reward_prediction,
+            "reward_prediction_sequence_length": reward_prediction_sequence_length,
+            "reward_prediction_sequence_period": reward_prediction_sequence_period,
+        }
+        self._uint_pixels_to_float = uint_pixels_to_float
+        self._store = engram.Store(make_tables(self._config, None, None), seed=int(store_seed.generate_state(1)[0]))
+        queue, control_items, nonzero_windows, zero_windows = create_datasets(
+            self._store,
+            environment_spec,
+            batch_size,
+            sequence_length,
+            self._extra_spec,
+            pixel_control,
+            use_reward_prediction,
+            reward_prediction_sequence_length,
+            overlap=True,
+        )
+        self._learner = FtwLearner(
+            self._network,
+            queue,
+            self._hypers["learning_rate"],
+            self._hypers["slow_core_period"],
+            self._rewards,
+            control,
+            prediction,
+            control_items,
+            nonzero_windows,
+            zero_windows,
+            self._hypers["entropy_cost"],
+            self._hypers["kld_prior_fixed_cost"],
+            self._hypers["kld_prior_posterior_cost"],
+            self._hypers["pixel_control_cost"],
+            self._hypers["reward_prediction_cost"],
+            baseline_cost,
+            discount,
+            max_abs_reward,
+            max_gradient_norm,
+            rms_prop_epsilon,
+            learning_rate_decay_steps,
+            self.can_sample_queue,
+            lambda: can_sample_auxiliary(self._store, self._config),
+            uint_pixels_to_float,
+            agent_id,
+            counter,
+            logger,
+            separate_optimizers=separate_optimizers,
+            seed=learner_seed,
+        )
+        self._learner.build(frame)
+
+    def get_step(self) -> int:
+        """Returns the number of the learner's updates."""
+        return self._learner.get_step()
+
+    def set_step(self, step: int) -> None:
+        """Replaces the number of the learner's updates.
+
+        Args:
+            step: The number.
+
+        Raises:
+            InvalidArgumentError: It is not an integer of at least 0.
+        """
+        self._learner.set_step(step)
+
+    def get_weights(self) -> dict[str, list[Any]]:
+        """Returns parameters and optimizer statistics; see `FtwLearner.get_weights`."""
+        return self._learner.get_weights()
+
+    def set_weights(self, weights: Mapping[str, Sequence[Any]]) -> None:
+        """Replaces parameters and optimizer statistics, all or none.
+
+        Args:
+            weights: Of `get_weights` of an agent with the same networks.
+
+        Raises:
+            InvalidArgumentError: A name, or the number or shape of arrays, differs.
+        """
+        self._learner.set_weights(weights)
+
+    def get_hypers(self) -> dict[str, Any]:
+        """Returns the values of the hyperparameters by name."""
+        return HyperparametersContainer(self._hypers).get()
+
+    def set_hypers(self, hypers: Mapping[str, Any]) -> None:
+        """Replaces values of hyperparameters, all or none; nothing is compiled again.
+
+        Args:
+            hypers: Values by name. Unknown names are ignored.
+
+        Raises:
+            InvalidArgumentError: A value is invalid.
+        """
+        HyperparametersContainer(self._hypers).set(hypers)
+
+    def get_rewards(self) -> Any:  # noqa: ANN401, an array
+        """Returns the internal rewards, f64 `[E]`."""
+        return self._rewards.get()
+
+    def set_rewards(self, rewards: Any) -> None:  # noqa: ANN401, an array
+        """Replaces the internal rewards.
+
+        Args:
+            rewards: Numbers `[E]`.
+
+        Raises:
+            InvalidArgumentError: They are not finite numbers `[E]`.
+        """
+        self._rewards.set(rewards)
+
+    def can_sample_queue(self) -> bool:
+        """Returns whether the queue has a batch."""
+        return can_sample_queue(self._store, self._config)
+
+    def close(self) -> None:
+        """Closes the replay."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _make_actor(self, seed: Any, timeout: float | None) -> FtwActor:  # noqa: ANN401, see engram.agents.ftw.seeds
+        """Returns an actor with new adders, which wait `timeout` seconds, and the learner's parameters."""
+        adders = create_adders(
+            self._store, **self._adder_options, pad_end_of_episode=True, overlap=True, timeout=timeout
+        )
+        return FtwActor(self._network, *adders, uint_pixels_to_float=self._uint_pixels_to_float, seed=seed)
+
+
+class FTW(FTWWithoutActor):
+    """The agent: actor and learner in one thread.
+
+        agent = FTW(make_environment_spec(environment), sequence_length=20)
+        timestep = environment.reset()
+        agent.observe_first(timestep)
+        while not timestep.last():
+            action = agent.select_action(timestep.observation)
+            timestep = environment.step(action)
+            agent.observe(action, timestep)
+            agent.update()
+
+    Its constructor has the arguments of `FTWWithoutActor`.
+    """
+
+    @constructor_like(FTWWithoutActor.__init__, max_queue_size=32, batch_size=16)
+    def __init__(self, **arguments: Any) -> None:  # noqa: ANN401, see the decorator
+        super().__init__(**arguments)
+        self._actor = self._make_actor(self._actor_seed, timeout=0)
+
+    def select_action(self, observation: Any) -> Any:  # noqa: ANN401, an OAR and an action
+        """Samples an action.
+
+        Args:
+            observation: A triple of observation, previous action and previous reward.
+
+        Returns:
+            The action, an int; if decomposed, i32 `[G]`.
+        """
+        action = self._actor.select_action(observation)
+        return action if action.ndim else int(action)
+
+    def observe_first(self, timestep: Any) -> None:  # noqa: ANN401, a dm_env.TimeStep
+        """Starts an episode.
+
+        Args:
+            timestep: The first time step.
+        """
+        self._actor.observe_first(timestep)
+
+    def observe(self, action: Any, next_timestep: Any) -> None:  # noqa: ANN401, an array and a dm_env.TimeStep
+        """Records a step.
+
+        Args:
+            action: The action of the last `select_action`.
+            next_timestep: What it led to.
+
+        Raises:
+            InvalidArgumentError: The queue is full, and only this thread can empty it. Nothing was recorded.
+        """
+        size = self._store.info()[QUEUE].size
+        if size >= self._config.max_queue_size:
+            raise InvalidArgumentError(
+                f"`observe`: the queue is full, with {size} sequences, and this thread is the one that trains on"
+                " them; call `update`"
+            )
+        # The end of an episode may complete two sequences. If the queue has room for one of them, the other one follows
+        # after the next update.
+        with suppress(DeadlineExceededError):
+            self._actor.observe(action, next_timestep)
+
+    def update(self) -> None:
+        """Does updates of the learner while the queue has batches."""
+        while self._learner.step():
+            pass
+        self._actor.update()
+
+    def run(self) -> None:
+        """Does updates forever."""
+        self._learner.run()
+
+
+def _extra_spec(network: FtwNetwork) -> dict[str, Any]:
+    """Returns arrays like one step's extras."""
+    state = jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), jax.eval_shape(lambda: network.initial_state(1))
+    )
+    sizes = group_sizes(network.num_actions)
+    return {"core_state": state, "logits": np.zeros(sum(sizes), np.float32)}

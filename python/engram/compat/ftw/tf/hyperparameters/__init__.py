@@ -1,0 +1,1 @@
+"""Hyperparameters that population-based training changes."""

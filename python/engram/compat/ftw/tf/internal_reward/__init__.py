@@ -1,0 +1,1 @@
+"""Internal rewards: weights of an environment's events."""

@@ -1,0 +1,87 @@
+"""Networks whose weights are made when the sizes of their inputs are known, as Sonnet's are."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from engram.agents.ftw.seeds import seed_sequence
+from engram.errors import InvalidArgumentError
+
+__all__ = ["LazyModule", "attach", "random_key", "value_of"]
+
+
+class LazyModule:
+    """Holds an Equinox module, which is made once, and replaced when its parameters are trained.
+
+    A network that contains this one holds both: from then on, this object refers to its part.
+    """
+
+    def __init__(self, seed: Any) -> None:  # noqa: ANN401, see engram.agents.ftw.seeds
+        self._seed = None if seed is None else seed_sequence(seed)
+        self._module: Any = None
+        self._part: Callable[[], Any] | None = None
+
+    @property
+    def is_built(self) -> bool:
+        """Whether the weights exist."""
+        return self._part is not None or self._module is not None
+
+    @property
+    def module(self) -> Any:  # noqa: ANN401, an Equinox module
+        """The Equinox module.
+
+        Raises:
+            InvalidArgumentError: There are no weights yet.
+        """
+        if self._part is not None:
+            return self._part()
+        if self._module is None:
+            raise InvalidArgumentError(
+                f"this {type(self).__name__} has no weights yet; call it, or `build` the network that contains it"
+            )
+        return self._module
+
+    @module.setter
+    def module(self, module: Any) -> None:  # noqa: ANN401, an Equinox module
+        self._module = module
+
+    @property
+    def trainable_variables(self) -> list[jax.Array]:
+        """The parameters."""
+        return jax.tree.leaves(self.module)
+
+    def _make_module(self, make: Callable[[Any], Any], key: Any = None) -> Self:  # noqa: ANN401, JAX keys and a module
+        """Makes the module with a random key, unless it exists: of this object's seed, or else the given one."""
+        if not self.is_built:
+            self._module = make(_key_of(self._seed) if self._seed is not None or key is None else key)
+        return self
+
+
+def attach(part: LazyModule, get: Callable[[], Any]) -> None:
+    """From now on, the part refers to the module that `get` returns; no effect if another network contains it."""
+    if part._part is None:  # noqa: SLF001, same module
+        part._part, part._module = get, None  # noqa: SLF001, same module
+
+
+def random_key(seed: Any) -> Any:  # noqa: ANN401, see Args
+    """Returns a JAX key.
+
+    Args:
+        seed: See `engram.agents.ftw.seeds.seed_sequence`.
+
+    Raises:
+        InvalidArgumentError: It is no seed.
+    """
+    return _key_of(seed_sequence(seed))
+
+
+def _key_of(seed: np.random.SeedSequence | None) -> Any:  # noqa: ANN401, a JAX key
+    sequence = np.random.SeedSequence() if seed is None else seed
+    return jax.random.key(int(sequence.generate_state(1)[0]))
+
+
+def value_of(value: Any) -> Any:  # noqa: ANN401, a value or a hyperparameter
+    """Returns a value, or the current one of a `Hyperparameter`."""
+    return value.get() if callable(getattr(value, "get", None)) else value

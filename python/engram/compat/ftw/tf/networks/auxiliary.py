@@ -1,0 +1,250 @@
+"""The networks of the auxiliary tasks: pixel control and reward prediction."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from engram import _checks
+from engram.agents.ftw import networks
+from engram.agents.ftw.actions import NumActions
+from engram.agents.ftw.networks import OAR, PixelControlHead, RewardPredictionHead, RPTHOutput
+from engram.agents.ftw.networks.num_actions import static_num_actions
+from engram.agents.ftw.networks.policy_network import CoreState
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule
+from engram.compat.ftw.tf.networks.embedding import OAREmbedding
+from engram.compat.ftw.tf.networks.recurrence import LSTM, RPTH, RPTHZWrapper
+from engram.compat.ftw.tf.networks.vision import FtwTorso
+from engram.errors import InvalidArgumentError
+
+__all__ = ["PixelControl", "RNNPixelControlNetwork", "RewardPrediction", "RewardPredictionNetwork"]
+
+Activation = Callable[[jax.Array], jax.Array]
+
+
+class PixelControl(LazyModule):
+    """Action values of each cell of the picture; see `engram.agents.ftw.networks.PixelControlHead`."""
+
+    def __init__(
+        self,
+        num_actions: NumActions,
+        activation: Activation = jax.nn.relu,
+        *,
+        num_cells: int = 20,
+        channels: int = 32,
+        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+    ) -> None:
+        """Checks the arguments; the weights are made at the first call.
+
+        Args:
+            num_actions: Number of actions; of decomposed actions, that of each group.
+            activation: The nonlinearity, of JAX arrays.
+            num_cells: Cells along each side of the picture.
+            channels: Channels of the hidden images.
+            seed: Seed of the weights.
+
+        Raises:
+            InvalidArgumentError: An argument has the wrong type or value.
+        """
+        super().__init__(seed)
+        num_actions = static_num_actions(num_actions)
+        _checks.integer("`num_cells`", num_cells)
+        _checks.integer("`channels`", channels)
+
+        def make(in_size: int, key: Any) -> PixelControlHead:  # noqa: ANN401, a JAX key
+            return PixelControlHead(in_size, num_actions, activation, num_cells=num_cells, channels=channels, key=key)
+
+        self._make = make
+
+    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+        """Makes the weights, unless they exist..., in_size]`.
+
+        Args:
+            in_size: Size of the inputs' last axis.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
+        return self._make_module(lambda made_key: self._make(in_size, made_key), key)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[..., I]` to action values `[..., cells, cells, A]`."""
+        values: jax.Array = self.build(x.shape[-1]).module(x)
+        return values
+
+
+class RNNPixelControlNetwork:
+    """Pixel control on the outputs of the policy network's core; embedding and core are the policy network's own."""
+
+    def __init__(
+        self,
+        embed: OAREmbedding,
+        core: LSTM | RPTH | RPTHZWrapper,
+        num_actions: NumActions,
+        activation: Activation = jax.nn.relu,
+        *,
+        num_cells: int = 20,
+        channels: int = 32,
+        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+    ) -> None:
+        """Checks the arguments.
+
+        Args:
+            embed: The embedding of the policy network.
+            core: The core of the policy network, or a wrapper of it.
+            num_actions: See `PixelControl`.
+            activation: See `PixelControl`.
+            num_cells: See `PixelControl`.
+            channels: See `PixelControl`.
+            seed: Seed of the head's weights.
+
+        Raises:
+            InvalidArgumentError: An argument has the wrong type or value.
+        """
+        core = core.core if isinstance(core, RPTHZWrapper) else core
+        if not isinstance(embed, OAREmbedding):
+            raise InvalidArgumentError(f"`embed` must be an OAREmbedding; got {_checks.short_repr(embed)}")
+        if not isinstance(core, LSTM | RPTH):
+            raise InvalidArgumentError(
+                f"`core` must be an LSTM, an RPTH or its wrapper; got {_checks.short_repr(core)}"
+            )
+        self.embed, self.core = embed, core
+        self.head = PixelControl(num_actions, activation, num_cells=num_cells, channels=channels, seed=seed)
+
+    def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+        """Makes the weights, unless they exist.
+
+        Args:
+            observation_shape: (H, W, C) of a frame.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
+        core = self.core.build(self.embed.build(observation_shape).module.size)
+        self.head.build(core.hidden_size if isinstance(core, LSTM) else core.num_dimensions, key)
+        return self
+
+    def unroll(self, oar: Any, state: CoreState) -> tuple[jax.Array, CoreState]:  # noqa: ANN401, an OAR
+        """Takes T steps.
+
+        Args:
+            oar: Observations, previous actions and rewards `[T, B, ...]`.
+            state: The state before the first step, `[B, ...]`.
+
+        Returns:
+            Action values `[T, B, cells, cells, A]`, and the last state.
+        """
+        self.build(np.shape(oar[0])[2:])
+        outputs: list[Any] = []
+        for step in range(np.shape(oar[0])[0]):
+            embedding = self.embed(OAR(*(part[step] for part in oar)))
+            output, state = self.core(embedding, state)  # type: ignore[arg-type]  # of this core
+            outputs.append(output.z if isinstance(output, RPTHOutput) else output)
+        return self.head(jax.numpy.stack(outputs)), state
+
+    def __call__(self, oar: Any, state: CoreState) -> tuple[jax.Array, CoreState]:  # noqa: ANN401, an OAR
+        """Takes one step: action values `[B, cells, cells, A]` and the next state."""
+        values, state = self.unroll(OAR(*(part[None] for part in oar)), state)
+        return values[0], state
+
+
+class RewardPrediction(LazyModule):
+    """Logits of the classes zero, negative and positive; see `engram.agents.ftw.networks.RewardPredictionHead`."""
+
+    def __init__(
+        self,
+        hidden_size: int = 128,
+        activation: Activation = jax.nn.relu,
+        *,
+        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+    ) -> None:
+        """Checks the arguments; the weights are made at the first call.
+
+        Args:
+            hidden_size: Units of the hidden layer.
+            activation: The nonlinearity, of JAX arrays.
+            seed: Seed of the weights.
+
+        Raises:
+            InvalidArgumentError: `hidden_size` is not an integer of at least 1.
+        """
+        super().__init__(seed)
+        _checks.integer("`hidden_size`", hidden_size)
+
+        def make(feature_size: int, length: int, key: Any) -> RewardPredictionHead:  # noqa: ANN401, a JAX key
+            return RewardPredictionHead(feature_size, length, hidden_size, activation, key=key)
+
+        self._make = make
+
+    def build(self, feature_size: int, sequence_length: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+        """Makes the weights, unless they exist.
+
+        Args:
+            feature_size: Size of a frame's features.
+            sequence_length: Frames of a window.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
+        return self._make_module(lambda made_key: self._make(feature_size, sequence_length, made_key), key)
+
+    def __call__(self, features: jax.Array) -> jax.Array:
+        """Maps features `[L, B, D]` of L frames to logits `[B, 3]`."""
+        logits: jax.Array = self.build(features.shape[-1], len(features)).module(features)
+        return logits
+
+
+class RewardPredictionNetwork:
+    """Reward prediction on the features of the policy network's torso."""
+
+    def __init__(
+        self,
+        embed: FtwTorso,
+        hidden_size: int = 128,
+        activation: Activation = jax.nn.relu,
+        *,
+        sequence_length: int = 3,
+        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+    ) -> None:
+        """Checks the arguments.
+
+        Args:
+            embed: The torso of the policy network.
+            hidden_size: Units of the hidden layer.
+            activation: The nonlinearity, of JAX arrays.
+            sequence_length: Frames of a window, L.
+            seed: Seed of the head's weights.
+
+        Raises:
+            InvalidArgumentError: An argument has the wrong type or value.
+        """
+        if not callable(embed) or not hasattr(embed, "hidden_size"):
+            raise InvalidArgumentError(f"`embed` must be a torso; got {_checks.short_repr(embed)}")
+        self.torso = embed
+        self.sequence_length = _checks.integer("`sequence_length`", sequence_length)
+        self.head = RewardPrediction(hidden_size, activation, seed=seed)
+
+    def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+        """Makes the weights, unless they exist.
+
+        Args:
+            observation_shape: (H, W, C) of a frame.
+            key: Random key. Default: one of this object's seed.
+
+        Returns:
+            This object.
+        """
+        if isinstance(self.torso, LazyModule):
+            self.torso.build(observation_shape)
+        self.head.build(self.torso.hidden_size, self.sequence_length, key)
+        return self
+
+    def __call__(self, frames: jax.Array) -> jax.Array:
+        """Maps frames `[L, B, H, W, C]` to logits `[B, 3]`."""
+        self.build(frames.shape[2:])
+        features = self.torso(networks.pixels_to_float(frames.reshape(-1, *frames.shape[2:])))
+        return self.head(features.reshape(*frames.shape[:2], -1))

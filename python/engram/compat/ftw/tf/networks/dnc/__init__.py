@@ -1,0 +1,1 @@
+"""The differentiable neural computer (DNC): a recurrent core with a memory."""

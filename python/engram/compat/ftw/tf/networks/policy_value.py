@@ -1,0 +1,52 @@
+"""Policy and value."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from engram import _checks
+from engram.agents.ftw import networks
+from engram.agents.ftw.actions import NumActions
+from engram.agents.ftw.networks.heads import PolicyValue
+from engram.agents.ftw.networks.num_actions import static_num_actions
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule
+
+__all__ = ["PolicyValueHead"]
+
+
+class PolicyValueHead(LazyModule):
+    """Logits and value, with a hidden layer each; see `engram.agents.ftw.networks.PolicyValueHead`."""
+
+    def __init__(
+        self,
+        num_actions: NumActions,
+        hidden_size: int = 256,
+        activation: Callable[[jax.Array], jax.Array] = jax.nn.relu,
+        *,
+        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+    ) -> None:
+        """Checks the arguments; the weights are made at the first call.
+
+        Args:
+            num_actions: Number of actions; of decomposed actions, that of each group.
+            hidden_size: Units of the hidden layers.
+            activation: The nonlinearity, of JAX arrays.
+            seed: Seed of the weights.
+
+        Raises:
+            InvalidArgumentError: An argument has the wrong type or value.
+        """
+        super().__init__(seed)
+        num_actions = static_num_actions(num_actions)
+        _checks.integer("`hidden_size`", hidden_size)
+
+        def make(in_size: int, key: Any) -> networks.PolicyValueHead:  # noqa: ANN401, a JAX key
+            return networks.PolicyValueHead(in_size, num_actions, hidden_size, activation, key=key)
+
+        self._make = make
+
+    def __call__(self, x: jax.Array) -> PolicyValue:
+        """Maps `[..., I]` to logits `[..., A]` and values `[...]`."""
+        output: PolicyValue = self._make_module(lambda key: self._make(x.shape[-1], key)).module(x)
+        return output
