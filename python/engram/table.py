@@ -98,15 +98,15 @@ class Table:
         ttl: float | None = None,
         signature: object = None,
     ) -> "Table":
-        """Creates a first-in-first-out table: each item is sampled once, and inserts wait while the table is full.
+        """Creates a first-in-first-out table: each item is sampled once, and inserts wait at `max_size` items.
 
-        Items that are removed unsampled, for example by `ttl`, still count until the table is reset: inserts can
-        wait although the table is not full; an empty table always accepts one. See `rate_limiters.Queue`.
+        Items that are removed unsampled, by `max_bytes` or `ttl`, still count until the table is reset: inserts can
+        wait although the table has fewer items; an empty table always accepts one. See `rate_limiters.Queue`.
 
         Args:
             name: Name of the table.
             max_size: Maximum number of items.
-            max_bytes: As in `Table`.
+            max_bytes: As in `Table`. Inserts do not wait for it: the oldest items are removed, also unsampled ones.
             ttl: As in `Table`.
             signature: As in `Table`.
         """
@@ -133,15 +133,15 @@ class Table:
         ttl: float | None = None,
         signature: object = None,
     ) -> "Table":
-        """Creates a last-in-first-out table: each item is sampled once, and inserts wait while the table is full.
+        """Creates a last-in-first-out table: each item is sampled once, and inserts wait at `max_size` items.
 
-        Items that are removed unsampled, for example by `ttl`, still count until the table is reset: inserts can
-        wait although the table is not full; an empty table always accepts one. See `rate_limiters.Stack`.
+        Items that are removed unsampled, by `max_bytes` or `ttl`, still count until the table is reset: inserts can
+        wait although the table has fewer items; an empty table always accepts one. See `rate_limiters.Stack`.
 
         Args:
             name: Name of the table.
             max_size: Maximum number of items.
-            max_bytes: As in `Table`.
+            max_bytes: As in `Table`. Inserts do not wait for it: the newest items are removed, also unsampled ones.
             ttl: As in `Table`.
             signature: As in `Table`.
         """

@@ -153,8 +153,9 @@ class Adder(ClosingContext):
             PriorityError: A constant priority is negative, infinite or too large, and its table's selector rejects it.
                 Nothing is kept. If items are created one by one, this is the cause of an `ItemError` instead.
             BackpressureError: Too many items wait for their tables (`max_waiting_items`), or the disk cannot keep up,
-                and the adder's `timeout` passed. Nothing is kept. One exception: if the disk cannot keep up with the
-                last rows of an episode, the rows that were not accepted are lost, and the others are kept.
+                and the adder's `timeout` passed, or this is the only thread of the process, so that nothing is sampled
+                while it waits. Nothing is kept. One exception: if the disk cannot keep up with the last rows of an
+                episode, the rows that were not accepted are lost, and the others are kept.
             DeadlineExceededError: The episode has ended, and its tables did not accept all items in time; they stay
                 queued. Or the server did not send the options of a table in time, and nothing is kept.
             ItemError: The transition was added, but an item that ends with it was not created, because a function of
@@ -201,7 +202,8 @@ class Adder(ClosingContext):
         Does nothing if no episode is in progress.
 
         Raises:
-            DeadlineExceededError: The tables did not accept all items within the adder's `timeout`; they stay queued.
+            DeadlineExceededError: The tables did not accept all items within the adder's `timeout`, or accept no more
+                before they are sampled, and this is the only thread of the process; they stay queued.
             ItemError, BackpressureError, UnsatisfiableError, ClosedError: See `add`; the episode was abandoned.
         """
         if self._in_episode:
@@ -234,7 +236,8 @@ class Adder(ClosingContext):
 
         Raises:
             InvalidArgumentError: `timeout` is negative or not a number.
-            DeadlineExceededError: Some items were not accepted in time; they stay queued.
+            DeadlineExceededError: Some items were not accepted in time, or are not before others are sampled, and this
+                is the only thread of the process; they stay queued.
             UnsatisfiableError: An item is too large for its table.
             ClosedError: A table was dropped, or the store closed, while items waited.
         """

@@ -25,8 +25,8 @@ class FrameStack:
     frames, H, W]`: the frames of the step and of those before it in its episode, oldest first. At the beginning of an
     episode, its first frame is repeated, as `gymnasium.wrappers.FrameStackObservation(padding_type="reset")` does.
 
-    If steps also have `next_obs`, it is stacked too: the last frame is that of `next_obs`, after the newest frames up to
-    the same step, with n-step transitions the last of the `k` steps.
+    If steps also have `next_obs`, it is stacked too: the last frame is that of `next_obs`, after the newest frames up
+    to the same step, with n-step transitions the last of the `k` steps.
 
     Steps must have the entries `terminated` and `truncated`, also with `Steps()`. A step cannot be sampled if one of
     the frames of its stack has been overwritten.

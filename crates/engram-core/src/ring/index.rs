@@ -84,7 +84,8 @@ pub struct ItemIndex {
     left_ends: Vec<u64>,
 }
 
-/// The consecutive steps of an environment that its items begin with.
+/// Consecutive steps of an environment. Its items begin with all of them or, with `of_episodes`, with those that begin an
+/// episode.
 #[derive(Clone, Copy, Debug, Default)]
 struct StartRange {
     /// Position of the first of these steps.
@@ -93,7 +94,7 @@ struct StartRange {
     end: u64,
     /// Slot of the first of these steps.
     slot: usize,
-    /// Number of items.
+    /// Number of items; with `of_episodes`, usually less than the number of steps.
     len: usize,
 }
 
@@ -182,7 +183,8 @@ impl ItemIndex {
             && (!self.of_episodes || ring.begins_episode(ring.row(env, ring.slot(env, position))))
     }
 
-    /// Positions of the steps of an environment that items begin with.
+    /// Returns the range of positions that has the starts of an environment's items. With `of_episodes`, only its steps
+    /// that begin an episode begin an item.
     pub(super) fn starts(&self, env: usize) -> Range<u64> {
         self.ranges[env].positions()
     }
@@ -215,7 +217,8 @@ impl ItemIndex {
                 for row in rows(slot, 0, gone.end - gone.start) {
                     priorities.set(row, NO_ITEM);
                 }
-                // Steps that were added together with later ones, and that no item has begun with since.
+                // Steps before the first start that were never in a range, because later steps were added in the same
+                // call. Their rows may still have 0, which the next buffer in this memory would read as a priority.
                 for position in old.end.max(ring.oldest(env))..new.start {
                     priorities.set(ring.row(env, ring.slot(env, position)), NO_ITEM);
                 }
@@ -479,7 +482,7 @@ impl ItemIndex {
             }
             for (row, priority) in rows.iter().zip(new) {
                 if let Some(row) = row {
-                    priorities.set(*row, *priority + 0.0); // never `NO_ITEM`
+                    priorities.set(*row, *priority + 0.0); // -0.0, which is `NO_ITEM`, becomes 0.0
                 }
             }
         }

@@ -43,9 +43,9 @@ pub struct Counters {
     pub first_seq: u64,
     /// Update number that the next insert or priority update gets.
     pub next_update_number: u64,
-    /// Number of episodes whose last chunk left the table.
+    /// Number of episodes whose last chunk left the table, since creation or reset.
     pub num_deleted_episodes: u64,
-    /// Number of items sampled at least once.
+    /// Number of items sampled at least once, since creation or reset. Items that have left the table stay counted.
     pub num_unique_samples: u64,
     /// Number of open leases, including those of removed items.
     pub leased: u64,

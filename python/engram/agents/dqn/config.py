@@ -69,7 +69,7 @@ class DQNConfig:
     replay_size: int = 50_000
     """Maximum number of items; the oldest is removed first."""
     min_replay_size: int = 1_000
-    """Number of items at which learning starts: the table's `MinSize`."""
+    """Number of items at which learning starts: the `min_size` of the table's rate limiter."""
     batch_size: int = 128
     """Items per learner step."""
     learn_period: int = 2

@@ -62,7 +62,7 @@ impl ItemIndex {
         let next = ring.envs[env].next_slot;
         for number in 0..len {
             let row = ring.row(env, ring.slot_after(next, number));
-            priorities.values.as_f64s_mut()[row] = saved(number) + 0.0; // never `NO_ITEM`
+            priorities.values.as_f64s_mut()[row] = saved(number) + 0.0; // -0.0, which is `NO_ITEM`, becomes 0.0
         }
         Ok(())
     }

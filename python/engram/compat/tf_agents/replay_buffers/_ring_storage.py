@@ -104,7 +104,7 @@ class RingStorage(tf.train.experimental.PythonState):
             return [np.array([self._check_not_empty(1), self._first_position])]
 
     def read(self, frames: Any, part: Part, plan: DeterministicPass) -> tuple[list[Any], Any]:  # noqa: ANN401, tensors
-        """Reads a part of a deterministic pass: the columns, and the numbers of the rows.
+        """Reads a part of a deterministic pass: the columns, and the ids.
 
         A frame that was overwritten since `frames` was called has newer content.
 

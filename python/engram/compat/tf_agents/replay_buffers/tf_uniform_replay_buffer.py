@@ -30,7 +30,7 @@ BufferInfo = namedtuple("BufferInfo", ["ids", "probabilities"])  # noqa: PYI024,
 BufferInfo.__doc__ = """What a `TFUniformReplayBuffer` returns with items.
 
 Attributes:
-    ids: int64 tensor: the ids of the items; with `single_deterministic_pass`, the numbers of their rows.
+    ids: int64 tensor: the ids of the items; with `single_deterministic_pass`, see `as_dataset`.
     probabilities: float32 tensor: the probability with which a draw chooses the sequence; `()` with
         `single_deterministic_pass`.
 """
@@ -51,7 +51,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
     sampled. A `tf.train.Checkpoint` of the buffer has its items and their ids.
 
     An item has an id: the number of items that were added before to its segment, since the last `clear`. So the items
-    of one batch have the same id. With `single_deterministic_pass`, ids are numbers of rows instead.
+    of one batch have the same id. With `single_deterministic_pass`, they are other numbers: see `as_dataset`.
     """
 
     def __init__(  # noqa: PLR0917, TF-Agents' signature
@@ -186,13 +186,15 @@ class TFUniformReplayBuffer(ReplayBuffer):
         - With `sample_batch_size`, `N` segments together, then the next `N`; the last group may have fewer segments.
           With `num_steps`, sequences with fewer than `num_steps` items are left out.
 
-        The ids are those of rows, `segment * max_length + id`; the probabilities are an empty tuple. Items that are
-        overwritten during the iteration have newer content.
+        The ids are `segment * max_length + id`, as in TF-Agents: the number of the item's row only while `id` is below
+        `max_length`. The probabilities are an empty tuple. Items that are overwritten during the iteration have newer
+        content.
 
         Args:
             sample_batch_size: Number of sequences of an element, `N`. Default: one, without the axis `N`.
             num_steps: Number of items of a sequence, `T`. Default: one, without the axis `T`.
-            num_parallel_calls: Number of elements that are created in parallel, or `tf.data.AUTOTUNE`. Default: one.
+            num_parallel_calls: Number of elements that are created in parallel, or `tf.data.AUTOTUNE`. Default: one. No
+                effect with `single_deterministic_pass`.
             single_deterministic_pass: If True, the dataset visits the items once, in order.
 
         Returns:
@@ -201,7 +203,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
         Raises:
             ValueError: `sample_batch_size` or `num_steps` is out of range; `data_spec` contains lists; or
                 `dataset_drop_remainder` would leave out all data.
-            tf.errors.InvalidArgumentError: On iteration: no segment has `num_steps` items.
+            tf.errors.InvalidArgumentError: On iteration: no segment has `num_steps` items; with
+                `single_deterministic_pass`, the buffer is empty.
         """
         return super().as_dataset(
             sample_batch_size, num_steps, num_parallel_calls, single_deterministic_pass=single_deterministic_pass

@@ -15,7 +15,8 @@ __all__ = ["LazyModule", "attach", "random_key", "value_of"]
 class LazyModule:
     """Holds an Equinox module, which is made once, and replaced when its parameters are trained.
 
-    A network that contains this one holds both: from then on, this object refers to its part.
+    Once a network that contains this one is built, its module has this one's as a part, and this object refers to that
+    part.
     """
 
     def __init__(self, seed: Any) -> None:  # noqa: ANN401, see engram.agents.ftw.seeds

@@ -58,7 +58,7 @@ class PixelControl(LazyModule):
         self._make = make
 
     def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist..., in_size]`.
+        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
 
         Args:
             in_size: Size of the inputs' last axis.

@@ -47,7 +47,7 @@ class LSTM(LazyModule):
         self.hidden_size = _checks.integer("`hidden_size`", hidden_size)
 
     def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist..., in_size]`.
+        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
 
         Args:
             in_size: Size of the inputs' last axis.
@@ -166,7 +166,7 @@ class RPTH(LazyModule):
         return float(value_of(self._gradient_scale))
 
     def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist..., in_size]`.
+        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
 
         Args:
             in_size: Size of the inputs' last axis.

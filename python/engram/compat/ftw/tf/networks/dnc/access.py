@@ -41,7 +41,7 @@ class MemoryAccess(LazyModule):
         self._sizes = [_checks.integer(f"`{name}`", size) for name, size in named.items()]
 
     def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist..., in_size]`.
+        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
 
         Args:
             in_size: Size of the inputs' last axis.
