@@ -62,7 +62,7 @@ class PixelControl(LazyModule):
 
         Args:
             in_size: Size of the inputs' last axis.
-            key: Random key. Default: one of this object's seed.
+            key: Random key; no effect if this object has a seed. Default: a random one.
 
         Returns:
             This object.
@@ -118,7 +118,7 @@ class RNNPixelControlNetwork:
 
         Args:
             observation_shape: (H, W, C) of a frame.
-            key: Random key. Default: one of this object's seed.
+            key: Random key; no effect if this object has a seed. Default: a random one.
 
         Returns:
             This object.
@@ -185,7 +185,7 @@ class RewardPrediction(LazyModule):
         Args:
             feature_size: Size of a frame's features.
             sequence_length: Frames of a window.
-            key: Random key. Default: one of this object's seed.
+            key: Random key; no effect if this object has a seed. Default: a random one.
 
         Returns:
             This object.
@@ -233,7 +233,7 @@ class RewardPredictionNetwork:
 
         Args:
             observation_shape: (H, W, C) of a frame.
-            key: Random key. Default: one of this object's seed.
+            key: Random key; no effect if this object has a seed. Default: a random one.
 
         Returns:
             This object.

@@ -64,7 +64,7 @@ class OAREmbedding(LazyModule):
 
         Args:
             observation_shape: (H, W, C) of a frame.
-            key: Random key. Default: one of this object's seed.
+            key: Random key; no effect if this object has a seed. Default: a random one.
 
         Returns:
             This object.

@@ -51,7 +51,7 @@ class LSTM(LazyModule):
 
         Args:
             in_size: Size of the inputs' last axis.
-            key: Random key. Default: one of this object's seed.
+            key: Random key; no effect if this object has a seed. Default: a random one.
 
         Returns:
             This object.
@@ -170,7 +170,7 @@ class RPTH(LazyModule):
 
         Args:
             in_size: Size of the inputs' last axis.
-            key: Random key. Default: one of this object's seed.
+            key: Random key; no effect if this object has a seed. Default: a random one.
 
         Returns:
             This object.
