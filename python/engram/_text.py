@@ -12,7 +12,8 @@ def abandoned_text(text: str) -> str:
     text = text.replace("it stays queued", "it is dropped").replace("they stay queued", "they are dropped")
     text = re.sub(r" \(`max_(?:waiting|in_flight)_items` = \d+\)", ", which are dropped", text)
     advice = ": sample in another thread meanwhile, or read into a table that does not wait"
-    return re.sub(r": sample (?:first|before you write more.*)$", advice, text)
+    batch_advice = "insert fewer items at once, or sample in another thread"
+    return re.sub(rf": (?:sample (?:first|before you write more.*)|{batch_advice})$", advice, text)
 
 
 def column_text(name: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from support import raises
 
 import engram
-from engram import Client, Server, Store, Table, selectors
+from engram import Client, Server, Store, Table, rate_limiters, selectors
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError, StorageError
 
 LEVELS = ("none", "process", "disk")
@@ -240,3 +240,17 @@ def test_flushed_items_survive_a_kill(tmp_path, durability):
     assert len(values) >= acknowledged
     # Each acknowledged value is there once, and so are later ones up to some value.
     assert values == list(range(len(values)))
+
+
+def test_a_limiter_that_stays_must_fit_the_new_size(tmp_path):
+    with Store.open(tmp_path, [Table("t", max_size=200)]) as store:
+        store.set_rate_limiter("t", rate_limiters.MinSize(100))
+    text = (
+        "rate limiter MinSize of table `t`: `min_size` must be at most the table's `max_size`, 50; got 100; this "
+        "limiter was set with `set_rate_limiter` and stays, because the given table has the limiter that the stored "
+        "one was created with: give a larger `max_size`, or another limiter"
+    )
+    with raises(InvalidArgumentError, text):
+        Store.open(tmp_path, [Table("t", max_size=50)])
+    with Store.open(tmp_path, [Table("t", max_size=50, rate_limiter=rate_limiters.MinSize(2))]) as store:
+        assert store.info()["t"].rate_limiter == rate_limiters.MinSize(2)

@@ -333,20 +333,24 @@ def test_a_closed_rate_limiter(open_store, tmp_path, time_axis):
     assert store.info()["t"].size == 0, "no item is inserted later"
 
 
-def test_a_closed_rate_limiter_in_the_only_thread(tmp_path):
-    path = file_of(tmp_path, x=[[n] * (n + 1) for n in range(3)])
+@pytest.mark.parametrize("equal_lengths", [False, True])
+def test_a_closed_rate_limiter_in_the_only_thread(tmp_path, equal_lengths):
+    path = file_of(tmp_path, x=[[n] * (2 if equal_lengths else n + 1) for n in range(3)])
     output = run_python(f"""
 import engram
 from engram.parquet import read_parquet
 try:
     read_parquet(engram.Store([engram.Table.queue("t", max_size=1)]), "t", {str(path)!r}, time_axis=True)
-except engram.errors.DeadlineExceededError as error:
+except (engram.errors.DeadlineExceededError, engram.errors.BackpressureError) as error:
     print(error)
 """)
+    refused, waits = "did not accept all items", "it waits"
+    if equal_lengths:
+        refused, waits = "does not accept more items now", "the call waits"
     assert output == (
-        f"{path}, rows 0 to 2: table `t` did not accept all items; it has the first 1 of 3 items; `t`: inserting "
+        f"{path}, rows 0 to 2: table `t` {refused}; it has the first 1 of 3 items; `t`: inserting "
         "waits: Queue(1) is full: 1 inserted item is not sampled yet; this is the only thread of the process, so "
-        "nothing is sampled while it waits: sample in another thread meanwhile, or read into a table that does not "
+        f"nothing is sampled while {waits}: sample in another thread meanwhile, or read into a table that does not "
         "wait\n"
     )
 

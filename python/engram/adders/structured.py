@@ -47,7 +47,7 @@ class StructuredAdder(Adder):
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
             max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
-                `Store.writer`. Default: 16; None: no limit.
+                `Store.writer`. Default: 16; None: as many as a writer has in flight, 1,024.
             timeout: Seconds that `add` and `reset` wait for tables; see `Store.writer`. Default: None, wait forever.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.

@@ -50,8 +50,8 @@ def serve(
     reverb_config: Annotated[
         Path | None,
         typer.Option(
-            help="In place of --tables, a file with a ReverbServerConfig in protobuf's text format, as Reverb's server "
-            "takes it. Default: none."
+            help="In place of --tables, a file with a ReverbServerConfig in protobuf's text format, the text that "
+            "Reverb's server takes as --config. Default: none."
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Host name or IP address to listen on.")] = "127.0.0.1",

@@ -156,12 +156,12 @@ def make_config(
     hypers: list[str],
     **overrides: int | None,
 ) -> FtwConfig:
-    """Returns the configuration of an environment, overridden by the command line.
+    """Returns the configuration of an environment, overridden by the command line. The queue grows with `num_envs`.
 
     Raises:
         InvalidArgumentError: A value is invalid.
     """
-    from engram.agents.ftw.config import PRESETS  # noqa: PLC0415, an extra
+    from engram.agents.ftw.config import PRESETS, RunConfig  # noqa: PLC0415, an extra
     from engram.agents.ftw.networks.core_types import CORE_TYPES  # noqa: PLC0415
 
     _checks.choice("`--env`", env, tuple(PRESETS))
@@ -174,6 +174,8 @@ def make_config(
     if auxiliaries is not None:
         replay = dataclasses.replace(replay, use_pixel_control=auxiliaries, use_reward_prediction=auxiliaries)
     given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    num_items = RunConfig().max_policy_lag * replay.batch_size + 2 * given.get("num_envs", config.num_envs)
+    replay = dataclasses.replace(replay, max_queue_size=max(replay.max_queue_size, num_items))
     values = config.hypers.replace(parse_hypers(hypers))
     return dataclasses.replace(config, network=network, replay=replay, hypers=values, **given)
 

@@ -274,6 +274,14 @@ impl TableState {
         let mut counters = snapshot.counters.clone();
         if options.limits != self.options.limits {
             counters.limiter.limits = options.limits.clone();
+        } else if counters.limiter.limits != options.limits {
+            let stays = counters.limiter.limits.check(&options.name, options.max_size);
+            stays.map_err(|error| {
+                Error::InvalidArgument(format!(
+                    "{error}; this limiter was set with `set_rate_limiter` and stays, because the given table has the \
+                     limiter that the stored one was created with: give a larger `max_size`, or another limiter"
+                ))
+            })?;
         }
         let mut restore = Restore::new(Arc::new(options), Arc::clone(&self.sink), counters)?;
         for item in snapshot.items() {

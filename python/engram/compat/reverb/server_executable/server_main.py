@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         SystemExit: Status 2 if `--config` is missing, 1 if the config cannot be served. stderr states the reason.
     """
     parser = argparse.ArgumentParser(prog="reverb_server", description="Serve tables for Reverb's clients.")
-    parser.add_argument("--config", required=True, help="a ReverbServerConfig in protobuf's text format")
+    text = "the text of a ReverbServerConfig in protobuf's text format, not the name of a file"
+    parser.add_argument("--config", required=True, help=text)
     options = parser.parse_args(arguments)
     try:
         config = parse_config(options.config)
