@@ -9,6 +9,8 @@ import signal
 import struct
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -19,9 +21,11 @@ from jax.experimental.compilation_cache import compilation_cache
 from support import wait_until
 
 from engram import Store
+from engram.agents.ftw import run_training as module
+from engram.agents.ftw.actor import Actors
 from engram.agents.ftw.actor_thread import ActorThread
 from engram.agents.ftw.config import RunConfig
-from engram.agents.ftw.run_directory import RunDirectory, load
+from engram.agents.ftw.run_directory import Checkpoint, RunDirectory, load
 from engram.agents.ftw.run_logs import read_log
 from engram.agents.ftw.run_training import get_state, run_training, set_state
 from engram.agents.ftw.training import start
@@ -133,28 +137,74 @@ def test_a_killed_run_is_resumed_from_its_last_complete_checkpoint(uninterrupted
     killed = subprocess.run([sys.executable, "-c", script], check=False, env={**os.environ, **compiled})
     assert killed.returncode == -signal.SIGKILL
     checkpoints = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert len([name for name in checkpoints if name.startswith("unfinished-")]) == 1
+    assert len([name for name in checkpoints if name.startswith("unfinished-0")]) == 1
     assert 600 <= frames_of(newest(tmp_path)) < 700
-    assert (tmp_path / "replay").exists()
+    assert (tmp_path / "checkpoints" / "unfinished-tables").exists()
     run_config = dataclasses.replace(SYNC, checkpoint_period=700)  # which may change
     result = run_training(tiny(), run_config, tmp_path, resume=True)
     assert_same_run(tmp_path, result, *uninterrupted[:2])
     assert not list((tmp_path / "checkpoints").glob("unfinished-*"))
-    assert not (tmp_path / "replay").exists()
 
 
 @pytest.mark.usefixtures("uninterrupted")  # so that nothing is compiled here
-def test_hyperparameters_that_were_changed_are_saved():
+def test_hyperparameters_that_were_changed_are_saved(tmp_path):
     runs = [start(tiny()) for _ in range(2)]
     changed = {"learning_rate": 0.3, "slow_core_period": 7, "internal_rewards": [2], "learning_rate_decay_steps": 9}
     runs[0].learner.hypers = runs[0].learner.hypers.replace(changed)
-    set_state(runs[1], get_state(runs[0]))
+    with RunDirectory(tmp_path, resume=False) as folder:
+        counts = {"frames": 0, "learner_steps": 0}
+        with start(tiny(), replay_path=folder.replay).replay as replay:
+            folder.save(Checkpoint(get_state(runs[0]), counts, {}), replay, [], keep=1)
+    set_state(runs[1], load(newest(tmp_path)).state)
     for before, after in zip(*(run.learner.hypers for run in runs), strict=True):
         assert type(before) is type(after)
         assert before == after
     for run in runs:
         run.actors.close()
         run.replay.close()
+
+
+def test_a_finished_run_that_is_resumed_evaluates_without_logging_it_again(uninterrupted, tmp_path):
+    directory = shutil.copytree(uninterrupted[0], tmp_path / "run")
+    result = run_training(tiny(), SYNC, directory, resume=True)
+    assert_same_run(directory, result, *uninterrupted[:2])
+
+
+def interrupt_at_call(number):
+    """Returns a function whose call with this number, from 1, is interrupted."""
+    calls = []
+
+    def check():
+        calls.append(None)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+
+    return check
+
+
+def test_a_run_that_is_interrupted_in_an_evaluation_repeats_it(uninterrupted, tmp_path):
+    first = run_training(tiny(), SYNC, tmp_path, check_interrupt=interrupt_at_call(4))  # of two per evaluation
+    assert first.interrupted
+    assert 1000 <= frames_of(newest(tmp_path)) == first.frames < 1004
+    assert len(read_log(tmp_path / "evaluation.csv")["frames"]) == 1
+    again = run_training(tiny(), SYNC, tmp_path, resume=True, check_interrupt=interrupt_at_call(1))
+    assert again.interrupted
+    assert again.frames == first.frames
+    result = run_training(tiny(), SYNC, tmp_path, resume=True)
+    assert_same_run(tmp_path, result, *uninterrupted[:2])
+
+
+@pytest.mark.usefixtures("uninterrupted")
+def test_the_evaluation_after_training_can_be_interrupted(tmp_path):
+    run_config = dataclasses.replace(SYNC, evaluation_period=0)
+    result = run_training(tiny(200), run_config, tmp_path, check_interrupt=interrupt_at_call(2))
+    assert (result.interrupted, result.evaluation, result.frames) == (True, [], 200)
+    assert frames_of(newest(tmp_path)) == 200
+    assert len(read_log(tmp_path / "evaluation.csv")["frames"]) == 0
+    result = run_training(tiny(200), run_config, tmp_path, resume=True)
+    assert not result.interrupted
+    assert len(result.evaluation) == 6
+    assert read_log(tmp_path / "evaluation.csv")["frames"].tolist() == [200]
 
 
 @pytest.mark.usefixtures("uninterrupted")
@@ -245,7 +295,7 @@ def test_a_directory_with_a_run_is_not_overwritten_and_one_without_cannot_be_res
 
 
 def test_one_process_trains_in_a_directory(tmp_path):
-    with (tmp_path / "lock").open("w") as lock:
+    with (tmp_path / "engram.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(StorageError, match=f"another process trains in {tmp_path}$"):
             run_training(tiny(), SYNC, tmp_path)
@@ -292,10 +342,13 @@ def test_actors_wait_for_the_learner():
 def test_no_environment_steps_while_actors_are_paused():
     run = start(tiny())
     with run.replay, run.actors, ActorThread(run, 10**9, 2) as thread:
+        wait_until(run.replay.can_sample_queue)
         with thread.paused():
-            assert not thread._acts
-            assert not thread._may_go_on()
             frames = run.actors.frames
+            next(thread.updates())  # makes room in the queue
+            for _ in range(20):
+                time.sleep(0.005)
+                assert run.actors.frames == frames
         wait_until(lambda: run.actors.frames > frames)
 
 
@@ -307,8 +360,93 @@ def test_errors_of_the_actors_thread_are_raised(monkeypatch):
         raise ValueError("broken environment")
 
     monkeypatch.setattr(run.actors, "step", step)
-    with run.replay, run.actors, ActorThread(run, 100, 2) as thread, pytest.raises(ValueError, match="broken env"):
-        list(thread.updates())
+    with run.replay, run.actors, pytest.raises(ValueError, match="broken env"), ActorThread(run, 100, 2) as thread:
+        with pytest.raises(ValueError, match="broken env"):
+            list(thread.updates())
+        with pytest.raises(ValueError, match="broken env"), thread.paused():
+            pytest.fail("paused in the middle of a step")
+        assert not thread._pauses
+        with pytest.raises(ValueError, match="broken env"):
+            thread.stop()
+        # Leaving the block raises it, too.
+
+
+@pytest.mark.usefixtures("uninterrupted")
+def test_after_an_error_of_the_actors_no_checkpoint_is_saved(tmp_path, monkeypatch):
+    original = Actors.step
+
+    def step(self, *args):
+        if self.frames >= 300:
+            original(self, *args)
+            raise ValueError("broken environment")
+        return original(self, *args)
+
+    def interrupt(_):
+        wait_until(lambda: failed() or runs[0].replay.can_sample_queue())
+        if failed():
+            raise KeyboardInterrupt
+
+    failed = lambda: runs[0].actors.frames > 300  # noqa: E731
+    runs = capture_runs(monkeypatch)
+    monkeypatch.setattr(Actors, "step", step)
+    with pytest.raises(ValueError, match="broken environment"):
+        run_training(tiny(), ASYNC, tmp_path, report=interrupt)
+    assert newest(tmp_path) is None
+
+
+def capture_runs(monkeypatch):
+    """Returns a list that gets each run that starts."""
+    runs = []
+
+    def start_captured(*args, **options):
+        runs.append(start(*args, **options))
+        return runs[-1]
+
+    monkeypatch.setattr(module, "start", start_captured)
+    return runs
+
+
+@pytest.mark.usefixtures("uninterrupted")
+def test_the_last_checkpoint_has_all_that_the_actors_did(tmp_path, monkeypatch):
+    original = Actors.step
+    ended = []
+
+    def step(self, *args):
+        returns = [*original(self, *args), (0, 1.0)]
+        ended.extend(returns)
+        return returns
+
+    def interrupt(progress):
+        if progress.frames >= 400:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Actors, "step", step)
+    runs = capture_runs(monkeypatch)
+    run_config = dataclasses.replace(ASYNC, evaluation_period=0, checkpoint_period=150)
+    result = run_training(tiny(), run_config, tmp_path, report=interrupt)
+    checkpoint = load(newest(tmp_path))
+    assert result.frames == checkpoint.counts["frames"] == runs[0].actors.frames
+    logged = read_log(newest(tmp_path) / "train.csv")["episodes"].sum()
+    assert logged + len(checkpoint.state["logs"].get("returns", ())) == len(ended) > 100
+
+
+@pytest.mark.usefixtures("uninterrupted")
+def test_frames_that_pass_until_the_actors_pause_do_not_hide_an_evaluation(tmp_path, monkeypatch):
+    runs = capture_runs(monkeypatch)
+
+    @contextmanager
+    def pause(value=None):
+        run = runs[0]
+        end = run.actors.frames + 100
+        while run.actors.frames < end:
+            run.actors.step(run.learner.params, run.learner.hypers)
+        yield value
+
+    monkeypatch.setattr(module, "nullcontext", pause)
+    run_config = dataclasses.replace(SYNC, evaluation_period=100, checkpoint_period=200)
+    run_training(tiny(600), run_config, tmp_path)
+    evaluated = read_log(tmp_path / "evaluation.csv")["frames"] // 100
+    assert evaluated.tolist()[:6] == list(range(1, 7))
 
 
 def test_a_queue_that_is_too_small_for_the_lag_is_rejected(tmp_path):

@@ -43,33 +43,61 @@ class ActorThread:
             params = self._copied_params()
             with self._changed:
                 self._params = params
-                returns, self._returns = self._returns, []
                 self._changed.notify_all()
-            yield Update(returns, [metrics])
-        yield Update(self._returns, [])
+            yield Update(self._take_returns(), [metrics])
+        yield Update(self._take_returns(), [])
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Lets no environment step within the block."""
-        with self._changed:
-            self._pauses = True
-            self._changed.wait_for(lambda: not self._acts)
+    def paused(self) -> Iterator[list[float]]:
+        """Lets no environment step within the block; yields the returns of the episodes since the last update.
+
+        Raises:
+            Exception: The actors' thread failed, perhaps in the middle of a step.
+        """
         try:
-            yield
+            with self._changed:
+                self._pauses = True
+                self._changed.wait_for(lambda: not self._acts)
+            self._raise_error()
+            yield self._take_returns()
         finally:
             with self._changed:
                 self._pauses = False
                 self._changed.notify_all()
 
+    def stop(self) -> list[float]:
+        """Ends the thread; returns the returns of the episodes since the last update.
+
+        Raises:
+            Exception: The actors' thread failed, perhaps in the middle of a step.
+        """
+        self._join()
+        self._raise_error()
+        return self._take_returns()
+
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._join()
+        if kind is None:
+            self._raise_error()
+
+    def _join(self) -> None:
         with self._changed:
             self._stops = True
             self._changed.notify_all()
         self._thread.join()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _take_returns(self) -> list[float]:
+        with self._changed:
+            returns, self._returns = self._returns, []
+        return returns
 
     def _act(self) -> None:
         run = self._run
@@ -104,8 +132,7 @@ class ActorThread:
         """Waits for a batch; returns whether there is one. Without one, the actors are done."""
         with self._changed:
             self._changed.wait_for(lambda: self._run.replay.can_sample_queue() or (self._is_done and not self._acts))
-        if self._error is not None:
-            raise self._error
+        self._raise_error()
         return self._run.replay.can_sample_queue()
 
     def _copied_params(self) -> Any:  # noqa: ANN401, a pytree

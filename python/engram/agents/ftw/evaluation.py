@@ -1,5 +1,6 @@
 """Evaluation: episodes that training has not seen, with the sampled policy."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ def evaluate(
     num_envs: int,
     rng: np.random.Generator,
     key: Array,
+    check: Callable[[], None] = lambda: None,
 ) -> list[float]:
     """Returns the undiscounted returns of the first episodes of `num_episodes` new environments.
 
@@ -39,9 +41,11 @@ def evaluate(
         num_envs: Number of environments that step together.
         rng: Draws the seeds of the environments.
         key: Random key of actions and latent variables.
+        check: Called before each round of `num_envs` episodes; what it raises ends the evaluation. Default: nothing.
     """
     returns: list[float] = []
     for round_key in jax.random.split(key, -(-num_episodes // num_envs)):
+        check()
         seeds = rng.integers(2**63, size=num_envs).tolist()
         actors = Actors(make_environment(environment, seeds)[0], static, None, round_key)
         first: dict[int, float] = {}

@@ -1,20 +1,22 @@
 """The directory of a run: its lock, and its checkpoints, which are complete or absent.
 
-    DIR/lock                       locked while a process trains in DIR
-    DIR/replay                     the tables of a running process
+    DIR/engram.lock                locked while a process trains in DIR; marks DIR as the directory of a run
     DIR/checkpoints/FRAMES-STEPS   a checkpoint, after this many frames and learner steps:
         state                        arrays, by Orbax
         replay                       the tables, as a directory of a store
         run.json                     configuration and counts
         train.csv, evaluation.csv    the logs at that moment
-    DIR/checkpoints/unfinished-*   a checkpoint that was not completed, which is never read
+    DIR/checkpoints/unfinished-*   the tables of a running process; a checkpoint that is written or removed
 
-A checkpoint is written under another name, synced to disk, and then renamed.
+A checkpoint is written under another name, synced to disk, and then renamed. What is unfinished is never read, and
+removed by the next process. DIR also has the files of `run_logs`, and those of `engram train ftw`: a directory that has
+one of them and is not marked is not written to.
 """
 
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -23,11 +25,16 @@ from typing import Any, NamedTuple, Self
 
 from engram._extras import importing_extra
 from engram.agents.ftw.replay import Replay
+from engram.agents.ftw.run_logs import EVALUATION, TENSORBOARD, TRAIN
 from engram.errors import InvalidArgumentError, StorageError
 
 with importing_extra("agents", "engram.agents"):
     import orbax.checkpoint as ocp
 
+_LOCK = "engram.lock"
+_CHECKPOINTS = "checkpoints"
+_WRITTEN = (_CHECKPOINTS, TRAIN, EVALUATION, TENSORBOARD, "curves.png", "result.json")
+"""What a run writes to its directory, except for the lock."""
 _UNFINISHED = "unfinished-"
 
 
@@ -60,8 +67,8 @@ class RunDirectory:
             path: The directory.
             resume: Whether it has a run to continue. Otherwise it must not have one.
         """
-        self.path, self.replay = path, path / "replay"
-        self._checkpoints = path / "checkpoints"
+        self.path, self._checkpoints = path, path / _CHECKPOINTS
+        self.replay = self._checkpoints / f"{_UNFINISHED}tables"
         self._resume = resume
         self._exit = ExitStack()
 
@@ -69,28 +76,24 @@ class RunDirectory:
         """Locks the directory, and removes what a killed process left.
 
         Raises:
-            InvalidArgumentError: It has a checkpoint and is not to be resumed, or it has none and is.
+            InvalidArgumentError: It has a checkpoint and is not to be resumed, or it has none and is; or it is not the
+                directory of a run, and has a file that a run would write.
             StorageError: Another process trains in it.
+            OSError: It cannot be written.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise InvalidArgumentError(f"the directory of a run must not be a file; got {self.path}")
-        if self._resume and self.newest() is None:
-            raise InvalidArgumentError(f"no checkpoint to resume from in {self.path}")
-        if not self._resume and self.newest() is not None:
-            raise InvalidArgumentError(
-                f"{self.path} has the checkpoints of a run; resume it, or choose another directory"
-            )
+        self._check()
         self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            lock = stack.enter_context((self.path / "lock").open("w", encoding="utf-8"))
+            lock = stack.enter_context((self.path / _LOCK).open("a", encoding="utf-8"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StorageError(f"another process trains in {self.path}") from None
+            self._check()  # again: until now, another process may have trained
+            for leftover in self._checkpoints.glob(f"{_UNFINISHED}*"):
+                shutil.rmtree(leftover)
+            self._checkpoints.mkdir(exist_ok=True)
             self._exit = stack.pop_all()
-        for leftover in (self.replay, *self._checkpoints.glob(f"{_UNFINISHED}*")):
-            shutil.rmtree(leftover, ignore_errors=True)
-        self._checkpoints.mkdir(exist_ok=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,22 +115,52 @@ class RunDirectory:
         """
         counts = checkpoint.counts
         target = self._checkpoints / f"{counts['frames']:012}-{counts['learner_steps']:012}"
-        unfinished = self._checkpoints / f"{_UNFINISHED}{target.name}"
-        unfinished.mkdir()
+        unfinished = self._unfinished(target)
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            self._write(unfinished, checkpoint, replay, logs)
+            unfinished.rename(target)
+            stack.pop_all()
+        _sync_one(self._checkpoints)
+        for old in sorted(self._complete())[:-keep]:
+            # A process that is killed meanwhile leaves no incomplete one under this name.
+            shutil.rmtree(old.rename(self._unfinished(old)))
+
+    def _write(self, unfinished: Path, checkpoint: Checkpoint, replay: Replay, logs: Iterable[Path]) -> None:
         _save_arrays(unfinished / "state", checkpoint.state)
         replay.save(unfinished / "replay")
-        text = json.dumps({"counts": counts, "config": checkpoint.config}, indent=2)
+        text = json.dumps({"counts": checkpoint.counts, "config": checkpoint.config}, indent=2)
         (unfinished / "run.json").write_text(text + "\n", encoding="utf-8")
         for log in logs:
             shutil.copyfile(log, unfinished / log.name)
         _sync(unfinished)
-        unfinished.rename(target)
-        _sync_one(self._checkpoints)
-        for old in sorted(self._complete())[:-keep]:
-            shutil.rmtree(old)
+
+    def _check(self) -> None:
+        """Checks that the directory is one to train in."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidArgumentError(f"the directory of a run must not be a file; got {self.path}")
+        newest = self.newest()
+        if self._resume and newest is None:
+            raise InvalidArgumentError(f"no checkpoint to resume from in {self.path}")
+        if not self._resume and newest is not None:
+            raise InvalidArgumentError(
+                f"{self.path} has the checkpoints of a run; resume it, or choose another directory"
+            )
+        if newest is None and not (self.path / _LOCK).exists():
+            foreign = [name for name in _WRITTEN if os.path.lexists(self.path / name)]
+            if foreign:
+                raise InvalidArgumentError(
+                    f"{self.path} is not the directory of a run, but has {', '.join(foreign)}, which a run would"
+                    " overwrite; choose another directory"
+                )
+
+    def _unfinished(self, checkpoint: Path) -> Path:
+        return self._checkpoints / f"{_UNFINISHED}{checkpoint.name}"
 
     def _complete(self) -> list[Path]:
-        return [path for path in self._checkpoints.glob("*-*") if not path.name.startswith(_UNFINISHED)]
+        paths = self._checkpoints.glob("*-*/run.json")
+        return [path.parent for path in paths if re.fullmatch(r"\d{12}-\d{12}", path.parent.name)]
 
 
 def load(checkpoint: Path) -> Checkpoint:

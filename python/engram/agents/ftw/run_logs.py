@@ -3,11 +3,12 @@
 train.csv        one row per `log_period` learner steps: means of their losses and of the returns of the episodes
                  that ended since the last row
 evaluation.csv   one row per evaluation
-tensorboard/     events; the step of each is the number of frames
+tensorboard/     events; the step of each is the number of frames. They are written again from the CSV files on a resume
 """
 
 import csv
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -19,9 +20,11 @@ from engram.agents.ftw.learner import Metrics
 from engram.agents.ftw.total_loss import Losses
 
 with importing_extra("agents", "engram.agents"):
-    from tensorboardX import SummaryWriter
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+    from tensorboardX.proto.summary_pb2 import Summary
 
-TRAIN, EVALUATION = "train.csv", "evaluation.csv"
+TRAIN, EVALUATION, TENSORBOARD = "train.csv", "evaluation.csv", "tensorboard"
 _METRICS = (*Losses._fields, "gradient_norm")
 _COLUMNS = {
     TRAIN: ("frames", "learner_steps", "episodes", "mean_return", *_METRICS, "seconds"),
@@ -42,24 +45,43 @@ class RunLogs:
         self._metrics: list[Metrics] = []
         self._returns: list[float] = []
         self._events: Any = None
+        self._began = time.time()
         self.files = [directory / name for name in _COLUMNS]
 
     def start(self) -> None:
         """Begins new logs."""
-        shutil.rmtree(self._directory / "tensorboard", ignore_errors=True)
         for name, columns in _COLUMNS.items():
             with (self._directory / name).open("w", encoding="utf-8", newline="") as file:
                 csv.writer(file).writerow(columns)
-        self._events = SummaryWriter(str(self._directory / "tensorboard"))
+        self._start_events()
 
-    def resume(self, checkpoint: Path, frames: int, state: dict[str, Any]) -> None:
-        """Continues the logs of a checkpoint; what was logged after it is removed."""
+    def resume(self, checkpoint: Path, state: dict[str, Any], seconds: float) -> None:
+        """Continues the logs of a checkpoint; what was logged after it is removed.
+
+        Args:
+            checkpoint: The checkpoint, which has the CSV files.
+            state: What `get_state` returned.
+            seconds: Seconds of the run until the checkpoint.
+        """
         for file in self.files:
             shutil.copyfile(checkpoint / file.name, file)
         self._returns = np.asarray(state.get("returns", ())).tolist()
         rows = np.asarray(state.get("metrics", np.zeros((0, len(_METRICS)), np.float32)))
         self._metrics = [Metrics(Losses(*row[:-1]), row[-1]) for row in rows]
-        self._events = SummaryWriter(str(self._directory / "tensorboard"), purge_step=frames + 1)
+        self._began = time.time() - seconds
+        self._start_events()
+        for file in self.files:
+            log = read_log(file)
+            for row in np.stack(list(log.values()), axis=1).tolist():
+                self._write_event(file.name, [None if np.isnan(value) else value for value in row])
+        self._events.flush()
+
+    def last_evaluation(self) -> tuple[int, int]:
+        """Returns frames and learner steps of the last evaluation; zeros if there was none."""
+        log = read_log(self._directory / EVALUATION)
+        positions = zip(log["frames"].tolist(), log["learner_steps"].tolist(), strict=True)
+        frames, steps = [(0, 0), *positions][-1]
+        return int(frames), int(steps)
 
     def get_state(self) -> dict[str, Any]:
         """Returns what the next row will have so far, as arrays; without those that are empty."""
@@ -100,11 +122,27 @@ class RunLogs:
     def _write(self, name: str, row: Sequence[float | None]) -> None:
         with (self._directory / name).open("a", encoding="utf-8", newline="") as file:
             csv.writer(file).writerow(["" if value is None else repr(value) for value in row])
+        self._write_event(name, row)
+
+    def _start_events(self) -> None:
+        directory = self._directory / TENSORBOARD
+        if directory.exists():
+            shutil.rmtree(directory)
+        directory.mkdir()
+        # Not tensorboardX's SummaryWriter: after an error in its thread, for example of a full disk, it waits forever.
+        self._events = EventsWriter(str(directory.absolute() / "events"))
+        # A TensorBoard that runs forgets what it has read of this run.
+        self._events.write_event(Event(step=0, session_log=SessionLog(status=SessionLog.START)))
+
+    def _write_event(self, name: str, row: Sequence[float | None]) -> None:
         values = dict(zip(_COLUMNS[name], row, strict=True))
-        for column, value in values.items():
-            if column != "frames" and value is not None:
-                tag = f"{name.removesuffix('.csv')}/{column}"
-                self._events.add_scalar(tag, value, values["frames"])
+        scalars = [
+            Summary.Value(tag=f"{name.removesuffix('.csv')}/{column}", simple_value=value)
+            for column, value in values.items()
+            if column != "frames" and value is not None
+        ]
+        frames, seconds = int(values["frames"] or 0), values["seconds"] or 0
+        self._events.write_event(Event(wall_time=self._began + seconds, step=frames, summary=Summary(value=scalars)))
 
     def __enter__(self) -> Self:
         return self

@@ -1,8 +1,8 @@
 """Training with logs, evaluations and checkpoints in a directory, and its continuation.
 
-With `RunConfig.sync`, a run that is resumed equals one that was never interrupted, bit for bit on a CPU: a checkpoint
-has the parameters, the optimizer, all random keys, the environments, the steps of incomplete items, and the tables
-with their random state.
+With `RunConfig.sync`, a run that is resumed equals one that was never interrupted, bit for bit on the same CPU: a
+checkpoint has the parameters, the optimizer, all random keys, the environments, the steps of incomplete items, and the
+tables with their random state.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,7 @@ def run_training(
     *,
     resume: bool = False,
     report: Callable[[Progress], None] | None = None,
+    check_interrupt: Callable[[], None] = lambda: None,
 ) -> Result:
     """Trains until there are `config.max_frames` frames, then saves a checkpoint and evaluates.
 
@@ -49,120 +50,171 @@ def run_training(
         resume: Continue from the newest checkpoint in the directory, which must not have one otherwise.
         report: Called after each learner step. If it raises KeyboardInterrupt, a checkpoint is saved and training
             ends without an evaluation. Default: None, no reports.
+        check_interrupt: Called between the rounds of an evaluation. If it raises KeyboardInterrupt, a checkpoint is
+            saved and training ends without this evaluation, which a resumed run does first. Default: nothing.
 
     Raises:
-        InvalidArgumentError: The directory has a run and is not to be resumed, or it has none and is; the
-            configuration is not that of the run to resume; or the queue is too small for `run_config.max_policy_lag`.
+        InvalidArgumentError: The directory has a run and is not to be resumed, or it has none and is; it is no run's,
+            and has files that would be overwritten; the configuration is not that of the run to resume; or the queue
+            is too small for `run_config.max_policy_lag`.
         StorageError: Another process trains in the directory.
+        OSError: The directory cannot be written.
     """
     _check_queue(config, run_config)
     with RunDirectory(directory, resume=resume) as folder, RunLogs(directory, run_config.log_period) as logs:
-        return _Training(config, run_config, folder, logs).train(report)
+        return _Training(config, run_config, folder, logs, check_interrupt).train(report)
+
+
+class _Driver(NamedTuple):
+    """How actors and learner take turns.
+
+    Attributes:
+        updates: The updates.
+        paused: Lets no environment step within a block; the block gets the returns since the last update.
+        stop: Ends the actors; returns the returns since the last update.
+    """
+
+    updates: Iterator[Update]
+    paused: Callable[[], AbstractContextManager[list[float]]]
+    stop: Callable[[], list[float]]
+
+
+class _InterruptedError(Exception):
+    """A function of the caller raised KeyboardInterrupt. Elsewhere, it is raised in the middle of something."""
 
 
 class _Training:
     """A run with its logs and checkpoints."""
 
-    def __init__(self, config: FtwConfig, run_config: RunConfig, folder: RunDirectory, logs: RunLogs) -> None:
+    def __init__(
+        self,
+        config: FtwConfig,
+        run_config: RunConfig,
+        folder: RunDirectory,
+        logs: RunLogs,
+        check_interrupt: Callable[[], None],
+    ) -> None:
         """Begins or resumes it."""
         self._config, self._run_config, self._folder, self._logs = config, run_config, folder, logs
+        self._check_interrupt = check_interrupt
         self._learner_steps = 0
         self._started = time.perf_counter()
         self._described = describe_config(config, run_config)
+        self._evaluation: list[float] = []
         newest = folder.newest()
         if newest is None:
             self._run = start(config, replay_path=folder.replay)
             logs.start()
-            self._saved = self._evaluated = (-1, -1)
+            self._saved = self._evaluated = (0, 0)
         else:
             checkpoint = load(newest)
             check_same_config(checkpoint.config, self._described)
             self._run = start(config, replay_path=folder.replay, saved_replay=newest / "replay")
             set_state(self._run, checkpoint.state)
+            seconds = checkpoint.counts["seconds"]
             self._learner_steps = checkpoint.counts["learner_steps"]
-            self._started -= checkpoint.counts["seconds"]
-            self._saved, self._evaluated = self._position, (-1, -1)
-            logs.resume(newest, self._run.actors.frames, checkpoint.state.get("logs", {}))
+            self._started -= seconds
+            logs.resume(newest, checkpoint.state.get("logs", {}), seconds)
+            self._saved, self._evaluated = self._position, logs.last_evaluation()
 
     def train(self, report: Callable[[Progress], None] | None) -> Result:
-        run, config = self._run, self._config
-        returns: list[float] = []
+        run = self._run
         interrupted = False
-        evaluation: list[float] = []
         with ExitStack() as stack:
             stack.enter_context(run.replay)
             stack.enter_context(run.actors)
-            updates, paused = self._driver(stack)
-            frames = run.actors.frames
-            for update in updates:
-                self._add(update)
-                returns += update.returns
-                before, frames = frames, run.actors.frames
-                if _passes(before, frames, self._run_config.evaluation_period):
-                    evaluation = self._evaluate()
-                if _passes(before, frames, self._run_config.checkpoint_period):
-                    with paused():
-                        frames = run.actors.frames
-                        self._save()
-                if report is not None and update.metrics:
-                    progress = Progress(
-                        frames=frames,
-                        learner_steps=self._learner_steps,
-                        returns=returns,
-                        metrics=update.metrics[-1],
-                        seconds=self._seconds(),
-                    )
-                    returns = []
-                    try:
-                        report(progress)
-                    except KeyboardInterrupt:
-                        interrupted = True
-                        break
-            with paused():
-                self._save()
+            driver = self._driver(stack)
+            try:
+                self._train(driver, report)
+            except _InterruptedError:
+                interrupted = True
+            self._add(Update(driver.stop(), []))
+            self._save()
             params = jax.tree.map(np.asarray, run.learner.params)
             seconds = self._seconds()
-            if not interrupted and self._evaluated != self._position:
-                evaluation = self._evaluate()
+            if not interrupted and not (self._evaluation and self._evaluated == self._position):
+                try:
+                    self._evaluate()
+                except _InterruptedError:
+                    interrupted = True
         return Result(
-            config=config,
+            config=self._config,
             frames=run.actors.frames,
             learner_steps=self._learner_steps,
-            evaluation=[] if interrupted else evaluation,
+            evaluation=[] if interrupted else self._evaluation,
             seconds=seconds,
             params=params,
             interrupted=interrupted,
         )
 
-    def _driver(self, stack: ExitStack) -> tuple[Iterator[Update], Callable[[], AbstractContextManager[None]]]:
-        """Returns the updates, and what pauses the actors."""
+    def _train(self, driver: _Driver, report: Callable[[Progress], None] | None) -> None:
+        """Trains until there are enough frames.
+
+        Raises:
+            _InterruptedError: The caller wants to end the training.
+        """
+        returns: list[float] = []
+        self._evaluate_if_due()  # the run was interrupted in an evaluation
+        for update in driver.updates:
+            self._add(update)
+            returns += update.returns
+            self._evaluate_if_due()
+            if _passes(self._saved[0], self._run.actors.frames, self._run_config.checkpoint_period):
+                with driver.paused() as ended:
+                    self._add(Update(ended, []))
+                    returns += ended
+                    self._save()
+            if report is not None and update.metrics:
+                progress = Progress(
+                    frames=self._run.actors.frames,
+                    learner_steps=self._learner_steps,
+                    returns=returns,
+                    metrics=update.metrics[-1],
+                    seconds=self._seconds(),
+                )
+                returns = []
+                _call(report, progress)
+
+    def _driver(self, stack: ExitStack) -> _Driver:
         if self._run_config.sync:
-            return lock_step(self._run, self._config.max_frames), nullcontext
+            no_returns: list[float] = []
+            return _Driver(lock_step(self._run, self._config.max_frames), lambda: nullcontext(no_returns), list)
         thread = ActorThread(self._run, self._config.max_frames, self._run_config.max_policy_lag)
         stack.enter_context(thread)
-        return thread.updates(), thread.paused
+        return _Driver(thread.updates(), thread.paused, thread.stop)
 
     def _add(self, update: Update) -> None:
         self._learner_steps += len(update.metrics)
         frames, steps = self._run.actors.frames, self._learner_steps
         self._logs.add(update.returns, update.metrics, frames=frames, steps=steps, seconds=self._seconds())
 
-    def _evaluate(self) -> list[float]:
-        returns = evaluate_run(self._config, self._run)
-        frames, steps = self._evaluated = self._position
-        self._logs.add_evaluation(returns, frames=frames, steps=steps, seconds=self._seconds())
-        return returns
+    def _evaluate_if_due(self) -> None:
+        if _passes(self._evaluated[0], self._run.actors.frames, self._run_config.evaluation_period):
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        """Evaluates; logs it, unless the logs have it.
+
+        Raises:
+            _InterruptedError: The caller wants to end the training.
+        """
+        frames, steps = position = self._position  # without `sync`, actors go on
+        self._evaluation = evaluate_run(self._config, self._run, lambda: _call(self._check_interrupt))
+        if self._evaluated != position:
+            self._evaluated = position
+            self._logs.add_evaluation(self._evaluation, frames=frames, steps=steps, seconds=self._seconds())
 
     def _save(self) -> None:
         if self._position == self._saved:
             return
         state = get_state(self._run)
         logs = self._logs.get_state()
-        frames, steps = self._saved = self._position
+        frames, steps = position = self._position
         counts = {"frames": frames, "learner_steps": steps, "seconds": self._seconds()}
         checkpoint = Checkpoint({**state, "logs": logs} if logs else state, counts, self._described)
         keep = self._run_config.keep_checkpoints
         self._folder.save(checkpoint, self._run.replay, self._logs.files, keep=keep)
+        self._saved = position
 
     @property
     def _position(self) -> tuple[int, int]:
@@ -233,6 +285,13 @@ def _check_queue(config: FtwConfig, run_config: RunConfig) -> None:
             f"`max_queue_size` must be at least {needed}, for `batch_size` {config.replay.batch_size}, `num_envs`"
             f" {config.num_envs} and `max_policy_lag` {run_config.max_policy_lag}; got {config.replay.max_queue_size}"
         )
+
+
+def _call(function: Callable[..., None], *args: Any) -> None:  # noqa: ANN401, its arguments
+    try:
+        function(*args)
+    except KeyboardInterrupt:
+        raise _InterruptedError from None
 
 
 def _passes(before: int, after: int, period: int) -> bool:

@@ -50,7 +50,8 @@ class Result:
     evaluation: list[float]
     """Undiscounted returns of the evaluation's episodes."""
     seconds: float
-    """Seconds of training, with compilation, without evaluation."""
+    """Seconds of training, with compilation, and, of a run in a directory, with evaluations and checkpoints; without
+    the evaluation after training."""
     params: Any
     """The parameters: `AgentNetworks` with NumPy arrays as leaves."""
     interrupted: bool = False
@@ -152,8 +153,11 @@ def train(config: FtwConfig, report: Callable[[Progress], None] | None = None) -
     )
 
 
-def evaluate_run(config: FtwConfig, run: Run) -> list[float]:
-    """Returns the undiscounted returns of `config.evaluation_episodes` episodes with the current parameters."""
+def evaluate_run(config: FtwConfig, run: Run, check: Callable[[], None] = lambda: None) -> list[float]:
+    """Returns the undiscounted returns of `config.evaluation_episodes` episodes with the current parameters.
+
+    `check` is called between the rounds of episodes; what it raises ends the evaluation.
+    """
     *_, key = _keys(config)
     return evaluate(
         run.learner.static,
@@ -164,6 +168,7 @@ def evaluate_run(config: FtwConfig, run: Run) -> list[float]:
         num_envs=config.num_envs,
         rng=np.random.default_rng(np.random.SeedSequence(config.seed).spawn(3)[2]),
         key=key,
+        check=check,
     )
 
 

@@ -1,0 +1,235 @@
+"""Directories of runs: what is locked, refused, written and removed."""
+
+import fcntl
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engram.agents.ftw import run_directory
+from engram.agents.ftw.learner import Metrics
+from engram.agents.ftw.run_directory import Checkpoint, RunDirectory
+from engram.agents.ftw.run_logs import RunLogs
+from engram.agents.ftw.total_loss import Losses
+from engram.errors import InvalidArgumentError, StorageError
+
+pytestmark = [pytest.mark.jax, pytest.mark.timeout(60)]
+
+
+class Tables:
+    """Saves a file instead of tables."""
+
+    def save(self, target):
+        target.mkdir()
+        (target / "tables").touch()
+
+
+def save(folder, frames, *, keep=2, tables=None):
+    checkpoint = Checkpoint({"x": np.arange(3)}, {"frames": frames, "learner_steps": 1, "seconds": 0.5}, {})
+    folder.save(checkpoint, tables or Tables(), [], keep=keep)
+
+
+def names(directory):
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def checkpoints(directory):
+    return sorted(path.name for path in (directory / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["train.csv", "evaluation.csv", "tensorboard", "checkpoints", "curves.png", "result.json"]
+)
+def test_a_directory_with_files_of_others_is_refused(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine").touch()
+    message = (
+        f"{tmp_path} is not the directory of a run, but has {name}, which a run would overwrite; choose another"
+        " directory$"
+    )
+    with pytest.raises(InvalidArgumentError, match=message), RunDirectory(tmp_path, resume=False):
+        pass
+    assert names(tmp_path) == [name, f"{name}/mine"]
+
+
+def test_other_files_stay(tmp_path):
+    (tmp_path / "replay").mkdir()
+    (tmp_path / "replay" / "mine").touch()
+    (tmp_path / "lock").write_text("mine")
+    with RunDirectory(tmp_path, resume=False) as folder:
+        folder.replay.mkdir()
+        assert folder.replay.relative_to(tmp_path) == Path("checkpoints/unfinished-tables")
+    assert names(tmp_path) == ["checkpoints", "engram.lock", "lock", "replay", "replay/mine"]
+    assert (tmp_path / "lock").read_text() == "mine"
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_is_started_again(tmp_path):
+    with RunDirectory(tmp_path, resume=False):
+        pass
+    for leftover in ("unfinished-tables", "unfinished-000000000001-000000000001"):
+        (tmp_path / "checkpoints" / leftover).mkdir()
+    (tmp_path / "train.csv").touch()
+    with RunDirectory(tmp_path, resume=False):
+        assert checkpoints(tmp_path) == []
+
+
+def test_leftovers_that_cannot_be_removed_are_an_error(tmp_path, monkeypatch):
+    with RunDirectory(tmp_path, resume=False) as folder:
+        pass
+    folder.replay.mkdir()
+
+    def rmtree(path, ignore_errors=False):  # noqa: FBT002, the signature of shutil
+        if not ignore_errors:
+            raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    with pytest.raises(PermissionError), folder:
+        pass
+    monkeypatch.undo()
+    with folder:  # the lock was released
+        pass
+
+
+def test_only_complete_checkpoints_count(tmp_path):
+    with RunDirectory(tmp_path, resume=False) as folder:
+        others = ["my-notes", "000000000001-x", "z-000000000001", "999999999999-999999999999"]
+        for name in others:
+            (tmp_path / "checkpoints" / name).mkdir()
+        (tmp_path / "checkpoints" / "my-notes" / "run.json").touch()
+        assert folder.newest() is None
+        for frames in (1, 2, 3):
+            save(folder, frames, keep=1)
+        assert folder.newest().name == "000000000003-000000000001"
+    assert checkpoints(tmp_path) == sorted([*others, "000000000003-000000000001"])
+
+
+def test_a_checkpoint_that_is_removed_does_not_count(tmp_path, monkeypatch):
+    with RunDirectory(tmp_path, resume=False) as folder:
+        save(folder, 1, keep=1)
+        monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if killed at its start
+        save(folder, 2, keep=1)
+        assert [path.name for path in folder._complete()] == ["000000000002-000000000001"]
+        monkeypatch.undo()
+    with RunDirectory(tmp_path, resume=True):
+        assert checkpoints(tmp_path) == ["000000000002-000000000001"]
+
+
+def test_a_run_of_another_process_is_seen_after_the_lock(tmp_path, monkeypatch):
+    def lock(*args):
+        """Locks after another process has trained."""
+        monkeypatch.undo()
+        checkpoint = tmp_path / "checkpoints" / "000000000001-000000000001"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "run.json").write_text(json.dumps({}))
+        fcntl.flock(*args)
+
+    monkeypatch.setattr(run_directory.fcntl, "flock", lock)
+    with (
+        pytest.raises(InvalidArgumentError, match="has the checkpoints of a run"),
+        RunDirectory(tmp_path, resume=False),
+    ):
+        pass
+    with RunDirectory(tmp_path, resume=True):
+        pass
+
+
+def test_one_process_trains_in_a_directory(tmp_path):
+    message = f"another process trains in {tmp_path}$"
+    with (
+        RunDirectory(tmp_path, resume=False),
+        pytest.raises(StorageError, match=message),
+        RunDirectory(tmp_path, resume=False),
+    ):
+        pass
+
+
+def test_a_checkpoint_that_cannot_be_written_is_removed(tmp_path):
+    class Full:
+        def save(self, target):
+            target.mkdir()
+            raise OSError(28, "No space left on device", str(target))
+
+    with RunDirectory(tmp_path, resume=False) as folder:
+        with pytest.raises(OSError, match="No space left"):
+            save(folder, 1, tables=Full())
+        assert checkpoints(tmp_path) == []
+        save(folder, 1)
+        assert folder.newest().name == "000000000001-000000000001"
+
+
+# Logs
+
+
+METRICS = Metrics(Losses(*map(float, range(len(Losses._fields)))), 0.5)
+
+
+def events(directory):
+    """Returns wall time, step and values of the events with values that TensorBoard shows."""
+    from tensorboardX.proto.event_pb2 import Event, SessionLog  # noqa: PLC0415, an extra
+
+    shown = []
+    for file in sorted((directory / "tensorboard").iterdir()):
+        content = file.read_bytes()
+        while content:
+            (length,) = struct.unpack("<Q", content[:8])
+            event = Event.FromString(content[12 : 12 + length])
+            content = content[16 + length :]
+            if event.session_log.status == SessionLog.START:
+                shown = [each for each in shown if each[1] < event.step]
+            if event.summary.value:
+                shown.append(
+                    (event.wall_time, event.step, {each.tag: each.simple_value for each in event.summary.value})
+                )
+    return shown
+
+
+def test_a_full_disk_is_an_error_of_the_logs(tmp_path, monkeypatch):
+    from tensorboardX import record_writer  # noqa: PLC0415, an extra
+
+    monkeypatch.setattr(record_writer, "open_file", lambda _: Path("/dev/full").open("wb"))  # noqa: SIM115, closed by the writer
+    logs = RunLogs(tmp_path, 1)
+    logs.start()
+
+    def write():
+        for step in range(1, 1000):
+            logs.add([], [METRICS], frames=step, steps=step, seconds=1.0)
+
+    with pytest.raises(OSError, match="No space left"):
+        write()
+
+
+def test_tensorboard_shows_the_rows_of_the_logs_after_a_resume(tmp_path):
+    directory, checkpoint = tmp_path / "run", tmp_path / "checkpoint"
+    directory.mkdir()
+    checkpoint.mkdir()
+    with RunLogs(directory, 1) as logs:
+        logs.start()
+        logs.add([0.25], [METRICS], frames=10, steps=1, seconds=1.0)
+        logs.add_evaluation([1.0, 0.0], frames=10, steps=1, seconds=2.0)
+        for file in logs.files:
+            shutil.copyfile(file, checkpoint / file.name)
+        logs.add([], [METRICS], frames=10, steps=2, seconds=3.0)  # removed, although of the same frame
+        logs.add_evaluation([1.0], frames=20, steps=2, seconds=4.0)
+    assert len(events(directory)) == 4
+    with RunLogs(directory, 1) as logs:
+        logs.resume(checkpoint, {}, 2.0)
+        assert logs.last_evaluation() == (10, 1)
+        logs.add([], [METRICS], frames=30, steps=2, seconds=9.0)
+    shown = events(directory)
+    assert [step for _, step, _ in shown] == [10, 10, 30]
+    assert shown[0][2]["train/mean_return"] == 0.25
+    assert shown[0][2]["train/learner_steps"] == 1
+    assert shown[1][2]["evaluation/success"] == 0.5
+    assert shown[2][2]["train/learner_steps"] == 2
+    assert "train/mean_return" not in shown[2][2]
+    times = np.array([time for time, _, _ in shown])
+    np.testing.assert_allclose(np.diff(times), [1.0, 7.0], atol=1e-3)
+
+
+def test_a_run_without_evaluations_has_no_last_one(tmp_path):
+    with RunLogs(tmp_path, 1) as logs:
+        logs.start()
+        assert logs.last_evaluation() == (0, 0)
