@@ -7,7 +7,10 @@ import signal
 import sys
 
 import pytest
+import typer
 
+from engram.cli import app
+from engram.cli.interrupt import DeferredInterrupt
 from engram.cli.train_ftw import make_config, make_run_config
 
 
@@ -45,6 +48,8 @@ def parse(env="fetch", **options):
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("tiny")
 def test_a_run_is_logged_resumed_and_drawn(run, tmp_path, monkeypatch):
+    from engram.agents.ftw import evaluation  # noqa: PLC0415 - an extra
+
     options = ["--env", "cue", "--headless", "--sync", "--out", tmp_path / "a"]
     result = run("train", "ftw", *options)
     assert result.exit_code == 0, result.output
@@ -79,12 +84,34 @@ def test_a_run_is_logged_resumed_and_drawn(run, tmp_path, monkeypatch):
     assert result.stdout == f"{tmp_path / 'new' / 'both.png'}\n"
     assert (tmp_path / "new" / "both.png").read_bytes().startswith(b"\x89PNG")
 
-    # Ctrl-C after the first learner step.
-    monkeypatch.setattr("engram.cli.interrupt.DeferredInterrupt.check", lambda _: signal.raise_signal(signal.SIGINT))
-    result = run("train", "ftw", "--env", "cue", "--sync", "--headless", "--out", tmp_path / "c")
+    # Ctrl-C, once: after the first learner step, then in the evaluation after training.
+    check = DeferredInterrupt.check
+    make = evaluation.make_environment
+
+    def press_in_training(interrupt):
+        signal.raise_signal(signal.SIGINT)
+        check(interrupt)
+
+    def press_in_evaluation(*args):
+        signal.raise_signal(signal.SIGINT)
+        return make(*args)
+
+    options = ["--env", "cue", "--sync", "--headless", "--out", tmp_path / "c"]
+    with monkeypatch.context() as patch:
+        patch.setattr(DeferredInterrupt, "check", press_in_training)
+        result = run("train", "ftw", *options)
     assert result.exit_code == 130, result.output
     assert result.stdout.startswith("interrupted; continue with the same options and --resume\n")
-    assert len(list((tmp_path / "c" / "checkpoints").iterdir())) == 1
+    (checkpoint,) = (tmp_path / "c" / "checkpoints").iterdir()
+    assert int(checkpoint.name[:12]) < 200
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "make_environment", press_in_evaluation)
+        result = run("train", "ftw", *options, "--resume")
+    assert result.exit_code == 130, result.output
+    assert result.stdout.startswith("interrupted; continue with the same options and --resume\n200 frames, ")
+    result = run("train", "ftw", *options, "--resume")
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.jax
@@ -134,6 +161,8 @@ def test_options_override_the_environments_configuration():
             ["--hyper", "learning_rate=x"],
             "`--hyper` must be a name and a number, such as learning_rate=3e-4; got learning_rate=x",
         ),
+        (["--hyper", 'internal_rewards="x"'], "`internal_rewards` must be finite numbers [E]; got 'x'"),
+        (["--hyper", "internal_rewards=[[1], [1, 2]]"], "`internal_rewards` must be finite numbers [E]; got [[1], [1,"),
         (["--hyper", "lr=1"], "hyperparameters: unknown lr; expected some of learning_rate, entropy_cost"),
         (["--resume"], "no checkpoint to resume from in "),
     ],
@@ -154,6 +183,42 @@ def test_numbers_out_of_range_are_usage_errors(run, option, value):
     assert f"Invalid value for '{option}': Input should be greater than or equal to {value + 1}" in result.stderr
 
 
+def test_an_empty_directory_is_a_usage_error(run):
+    result = run("train", "ftw", "--out", "")
+    assert result.exit_code == 2
+    assert "must not be empty; give a directory (. is the working directory)" in result.stderr
+
+
+@pytest.mark.jax
+def test_files_of_others_are_not_overwritten(run, tmp_path):
+    (tmp_path / "result.json").write_text("mine")
+    result = run("train", "ftw", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr.endswith("but has result.json, which a run would overwrite; choose another directory\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+@pytest.mark.jax
+def test_errors_of_the_operating_system_name_the_file(run, tmp_path):
+    (tmp_path / "file").touch()
+    result = run("train", "ftw", "--out", tmp_path / "file" / "run")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"error: {tmp_path / 'file' / 'run'}: Not a directory"
+    for name, content in (("train.csv", "frames,mean_return,loss,entropy_loss"), ("evaluation.csv", "frames,success")):
+        (tmp_path / name).write_text(content + "\n")
+    result = run("train", "curves", tmp_path, "--out", tmp_path / "file" / "curves.png")
+    assert result.exit_code == 1
+    assert result.stderr == f"error: {tmp_path / 'file'}: File exists\n"
+
+
+@pytest.mark.jax
+def test_curves_need_directories(run, tmp_path):
+    (tmp_path / "file").touch()
+    result = run("train", "curves", tmp_path / "file", "--out", tmp_path / "never.png")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: no logs of a run in {tmp_path / 'file'}: ")
+
+
 @pytest.mark.jax
 def test_curves_need_logs(run, tmp_path):
     result = run("train", "curves", tmp_path, "--out", tmp_path / "never.png")
@@ -169,8 +234,9 @@ def test_help_explains_each_option(run):
     lines = [line.strip("│ ") for line in result.stdout.splitlines() if line.strip("│ ").startswith("--")]
     names = {line.split()[0] for line in lines}
     assert {"--env", "--out", "--resume", "--seed", "--frames", "--sync", "--core", "--auxiliaries"} <= names
-    # A line has a name, perhaps a type, and the start of a help text.
-    assert all(len(line.split()) > 3 for line in lines if not line.startswith("--help"))
+    command = typer.main.get_command(app).commands["train"].commands["ftw"]
+    assert [option.name for option in command.params if not option.help] == []
+    assert len(command.params) == len(names) - 1  # --help
 
 
 @pytest.mark.parametrize("command", [["ftw"], ["curves", "runs/a"]])

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from engram._extras import importing_extra
 from engram.cli.output import echo
-from engram.cli.train_ftw import fail
+from engram.cli.train_ftw import describe_failure, fail
 from engram.errors import EngramError
 
 
@@ -24,5 +24,5 @@ def curves(
         with importing_extra("agents", "`engram train`"):
             from engram.agents.ftw.curves import plot_curves  # noqa: PLC0415, an extra
         echo(str(plot_curves(directories, out)))
-    except (ModuleNotFoundError, EngramError) as error:
-        fail(Console(stderr=True), str(error))
+    except (ModuleNotFoundError, EngramError, OSError) as error:
+        fail(Console(stderr=True), describe_failure(error))

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from engram import _checks
 from engram._extras import importing_extra
+from engram.cli.directory import directory
 from engram.cli.ftw_progress import take_snapshot
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
 from engram.cli.output import stdout_console, text
@@ -36,7 +37,11 @@ def ftw(
     ] = "fetch",
     out: Annotated[
         Path | None,
-        typer.Option(help="Directory for logs, curves and checkpoints. Default: runs/ftw/ENV-SEED."),
+        typer.Option(
+            parser=directory,
+            metavar="PATH",
+            help="Directory for logs, curves and checkpoints. Default: runs/ftw/ENV-SEED.",
+        ),
     ] = None,
     resume: Annotated[
         bool,
@@ -60,7 +65,7 @@ def ftw(
         typer.Option(
             "--sync",
             help="Act and learn in lock step, instead of in two threads: the seed determines the run, and a resumed "
-            "run equals an uninterrupted one, bit for bit on a CPU.",
+            "run equals an uninterrupted one, bit for bit on the same CPU.",
         ),
     ] = False,
     core: Annotated[
@@ -129,9 +134,9 @@ def ftw(
         )
         folder = out or Path("runs/ftw") / f"{env}-{seed}"
         result = run(config, run_config, folder, stderr, resume=resume, headless=headless)
-    except (ModuleNotFoundError, EngramError) as error:
-        fail(stderr, str(error))
-    summary = summarize(result, folder)
+        summary = summarize(result, folder)
+    except (ModuleNotFoundError, EngramError, OSError) as error:
+        fail(stderr, describe_failure(error))
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
     else:
@@ -225,7 +230,7 @@ def run(
                 shown, frames = time.perf_counter(), progress.frames
             interrupt.check()
 
-        return run_training(config, run_config, folder, resume=resume, report=report)
+        return run_training(config, run_config, folder, resume=resume, report=report, check_interrupt=interrupt.check)
 
 
 def summarize(result: Result, folder: Path) -> dict[str, Any]:
@@ -263,6 +268,13 @@ def show(console: Console, summary: dict[str, Any], folder: Path) -> None:
     console.print(text(counts))
     console.print(text(f"plot: {summary['plot']}"), soft_wrap=True)
     console.print(text(f"logs: {folder}"), soft_wrap=True)
+
+
+def describe_failure(error: Exception) -> str:
+    """Returns the text of an error; of one of the operating system, the file and the reason."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 def fail(console: Console, message: str) -> NoReturn:

@@ -42,7 +42,7 @@ def plot_curves(directories: Sequence[Path], path: Path) -> Path:
     for directory, name in zip(directories, _names(directories), strict=True):
         try:
             logs[name] = {**read_log(directory / TRAIN), "evaluation": read_log(directory / EVALUATION)}
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise InvalidArgumentError(f"no logs of a run in {directory}: {error.filename} does not exist") from error
     path.parent.mkdir(parents=True, exist_ok=True)
     draw_curves(logs).savefig(path)

@@ -105,7 +105,10 @@ def _with_full_names(values: Mapping[str, Any]) -> dict[str, Any]:
 def _convert(name: str, value: Any) -> Any:  # noqa: ANN401, a value of any field
     what = f"`{name}`"
     if name == "internal_rewards":
-        weights = np.array(value, np.float64)
+        try:
+            weights = np.array(value, np.float64)
+        except (TypeError, ValueError):  # text, or lists of different lengths
+            weights = np.zeros(0)
         if weights.ndim != 1 or not weights.size or not np.isfinite(weights).all():
             raise InvalidArgumentError(f"{what} must be finite numbers [E]; got {_checks.short_repr(value)}")
         return weights
