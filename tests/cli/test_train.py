@@ -183,7 +183,8 @@ def test_numbers_out_of_range_are_usage_errors(run, option, value):
     assert f"Invalid value for '{option}': Input should be greater than or equal to {value + 1}" in result.stderr
 
 
-def test_an_empty_directory_is_a_usage_error(run):
+def test_an_empty_directory_is_a_usage_error(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     result = run("train", "ftw", "--out", "")
     assert result.exit_code == 2
     assert "must not be empty; give a directory (. is the working directory)" in result.stderr

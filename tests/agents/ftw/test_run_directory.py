@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import resource
 import shutil
 import struct
 from pathlib import Path
@@ -158,6 +159,20 @@ def test_a_checkpoint_that_cannot_be_written_is_removed(tmp_path):
         assert checkpoints(tmp_path) == []
         save(folder, 1)
         assert folder.newest().name == "000000000001-000000000001"
+
+
+def test_arrays_that_cannot_be_written_are_an_error(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    arrays = {"x": np.random.default_rng(0).random(1_000_000)}
+    checkpoint = Checkpoint(arrays, {"frames": 1, "learner_steps": 1, "seconds": 0.5}, {})
+    with RunDirectory(tmp_path, resume=False) as folder:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+        try:
+            with pytest.raises(StorageError, match=r"^the checkpoint cannot be written: .* File too large"):
+                folder.save(checkpoint, Tables(), [], keep=1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert checkpoints(tmp_path) == []
 
 
 # Logs

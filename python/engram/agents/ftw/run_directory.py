@@ -112,6 +112,10 @@ class RunDirectory:
             replay: The tables, to which nothing writes meanwhile.
             logs: Files to copy.
             keep: Number of checkpoints to keep.
+
+        Raises:
+            StorageError: Orbax or the store could not write, for example because the disk is full.
+            OSError: Another file could not be written. In both cases, what was written is removed.
         """
         counts = checkpoint.counts
         target = self._checkpoints / f"{counts['frames']:012}-{counts['learner_steps']:012}"
@@ -173,7 +177,10 @@ def load(checkpoint: Path) -> Checkpoint:
 
 def _save_arrays(path: Path, state: Mapping[str, Any]) -> None:
     with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-        checkpointer.save(path.absolute(), state)
+        try:
+            checkpointer.save(path.absolute(), state)
+        except ValueError as error:  # which Orbax raises for a full disk, too
+            raise StorageError(f"the checkpoint cannot be written: {error}") from error
 
 
 def _sync(path: Path) -> None:

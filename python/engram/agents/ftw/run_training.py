@@ -57,8 +57,8 @@ def run_training(
         InvalidArgumentError: The directory has a run and is not to be resumed, or it has none and is; it is no run's,
             and has files that would be overwritten; the configuration is not that of the run to resume; or the queue
             is too small for `run_config.max_policy_lag`.
-        StorageError: Another process trains in the directory.
-        OSError: The directory cannot be written.
+        StorageError: Another process trains in the directory, or a checkpoint cannot be written.
+        OSError: A file or directory cannot be written.
     """
     _check_queue(config, run_config)
     with RunDirectory(directory, resume=resume) as folder, RunLogs(directory, run_config.log_period) as logs:
