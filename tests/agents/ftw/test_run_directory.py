@@ -229,10 +229,13 @@ def test_tensorboard_shows_the_rows_of_the_logs_after_a_resume(tmp_path):
         logs.add([], [METRICS], frames=10, steps=2, seconds=3.0)  # removed, although of the same frame
         logs.add_evaluation([1.0], frames=20, steps=2, seconds=4.0)
     assert len(events(directory)) == 4
+    (old,) = (directory / "tensorboard").iterdir()
+    old.rename(old.with_name("events.out.tfevents.0000000000.old"))
     with RunLogs(directory, 1) as logs:
         logs.resume(checkpoint, {}, 2.0)
         assert logs.last_evaluation() == (10, 1)
         logs.add([], [METRICS], frames=30, steps=2, seconds=9.0)
+    assert len(list((directory / "tensorboard").iterdir())) == 1
     shown = events(directory)
     assert [step for _, step, _ in shown] == [10, 10, 30]
     assert shown[0][2]["train/mean_return"] == 0.25
