@@ -2,6 +2,7 @@
 
 import itertools
 
+import jax
 import numpy as np
 import pytest
 from ftw_agent import where
@@ -12,8 +13,9 @@ import engram
 from engram import envs
 from engram.compat import ftw, reverb
 from engram.compat.ftw.agents.tf.ftw import acting, learning, utils
+from engram.compat.ftw.agents.tf.ftw.utils import ZERO_REWARD
 from engram.compat.ftw.datasets.reverb import make_reverb_rnn_sequence_fifo_sampler_dataset
-from engram.errors import InvalidArgumentError
+from engram.errors import InvalidArgumentError, SignatureError
 
 pytestmark = pytest.mark.jax
 
@@ -109,6 +111,38 @@ def test_items_that_do_not_fit_the_specs_are_rejected(served):
         next(iter(dataset))
 
 
+def test_a_learner_goes_on_after_an_error_of_its_dataset(served):
+    _, address, *_ = served
+    networks = Networks()
+    adder, _ = utils.create_adders(address, ROWS)
+    actor = acting.FtwActor(networks.policy, adder, seed=0)
+    wrong, _ = utils.create_adders(address, ROWS + 1)
+    play(acting.FtwActor(networks.policy, wrong, seed=0), Environment(((11, 0.0),)), 11)
+    wrong.close()
+    play(actor, Environment(((9, 0.0),)), 9)
+    adder.close()
+    dataset, *_ = utils.create_datasets(address, environment_spec(), BATCH, ROWS, extra_spec(networks.policy))
+    learner = networks.learner(dataset)
+    with pytest.raises(InvalidArgumentError, match="items of table `queue` do not fit the specs"):
+        learner.step()
+    assert learner.step()
+    assert learner.get_step() == 1
+
+
+def test_writers_of_other_items_get_the_error_instead_of_the_learner():
+    with agent(kind=ftw.FTWLearnerStandalone, use_reward_prediction=True) as learner:
+        adder, _ = utils.create_adders(learner.replay_server_address, 9, overlap=True)
+        play_on = acting.FtwActor(learner._network, adder, seed=0)
+        with pytest.raises(SignatureError, match="does not match the signature of table `queue`: column"):
+            play(play_on, Environment(((9, 0.0),)), 9)
+            adder.flush()
+        adder.close()
+        with pytest.raises(SignatureError, match="does not match the signature of table `replay_buffer_zero"):
+            learner._store.insert({"x": 0}, {ZERO_REWARD: 1.0})
+        play(learner.make_actor(), Environment(), 13)
+        assert learner.step()
+
+
 def test_the_agent_learns_from_an_environment():
     """Trains on fetch, with all tasks; hyperparameters change meanwhile without another compilation."""
     environment = envs.ObservationActionReward(envs.Fetch(0))
@@ -197,7 +231,8 @@ def test_the_end_of_an_episode_may_complete_two_sequences_of_which_one_waits():
         # 4 transitions fill one sequence; of 5 more, the last one completes two, with padding.
         environment = Environment(((4, 0.0), (5, 0.0)))
         play(agent_, environment, 4)
-        agent_._store.insert({"x": 0}, {"queue": 1.0})
+        (item,) = agent_._store.scan("queue")
+        agent_._store.insert(jax.tree.map(lambda leaf: leaf[0], item.data), {"queue": 1.0})
         play(agent_, environment, 5)
         assert agent_._store.info()["queue"].waiting_inserts == 1
         agent_._store.sample("queue", 1)

@@ -7,8 +7,9 @@ from typing import Any, Self
 import numpy as np
 
 import engram
-from engram import _checks
+from engram import ArraySpec, _checks
 from engram._extras import importing_extra
+from engram.adders.step import map_leaves
 from engram.agents.ftw.actions import group_sizes
 from engram.agents.ftw.config import ReplayConfig
 from engram.agents.ftw.hyperparameters import HyperparametersContainer, Range, initialize_hypers
@@ -18,9 +19,9 @@ from engram.agents.ftw.seeds import seed_sequence
 from engram.compat.ftw.agents.tf.ftw._constructors import constructor_like, one_spelling
 from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
 from engram.compat.ftw.agents.tf.ftw.learning import FtwLearner
-from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets
+from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets, item_specs
 from engram.compat.ftw.loggers import Logger
-from engram.compat.ftw.specs import checked_frame, num_actions_of
+from engram.compat.ftw.specs import EnvironmentSpec, checked_frame, num_actions_of
 from engram.compat.ftw.tf.networks.auxiliary import RewardPredictionNetwork, RNNPixelControlNetwork
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
 from engram.compat.ftw.tf.networks.embedding import OAREmbedding
@@ -226,7 +227,8 @@ class FTWWithoutActor:
             "reward_prediction_sequence_period": reward_prediction_sequence_period,
         }
         self._uint_pixels_to_float = uint_pixels_to_float
-        self._store = engram.Store(make_tables(self._config, None, None), seed=int(store_seed.generate_state(1)[0]))
+        tables = make_tables(self._config, *self._signatures(environment_spec))
+        self._store = engram.Store(tables, seed=int(store_seed.generate_state(1)[0]))
         queue, control_items, nonzero_windows, zero_windows = create_datasets(
             self._store,
             environment_spec,
@@ -344,6 +346,19 @@ class FTWWithoutActor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _signatures(self, environment_spec: Any) -> tuple[Any, Any]:  # noqa: ANN401, by its attributes
+        """Returns the signatures of items and windows: actors store actions and rewards in the dtypes of the OAR."""
+        oar = environment_spec.observations
+        specs = item_specs(
+            EnvironmentSpec(oar, oar[1], oar[2], None),
+            self._config.sequence_length,
+            self._extra_spec,
+            self._config.reward_prediction_sequence_length,
+            overlap=True,
+        )
+        item, window = (map_leaves(lambda spec: ArraySpec(spec.shape, spec.dtype, spec.name), each) for each in specs)
+        return item, window
 
     def _make_actor(self, seed: Any, timeout: float | None) -> FtwActor:  # noqa: ANN401, see engram.agents.ftw.seeds
         """Returns an actor with new adders, which wait `timeout` seconds, and the learner's parameters."""
