@@ -65,6 +65,20 @@ def test_bug_8_the_learning_rate_of_the_next_step_is_the_current_value(batches):
     assert learning._JOINT_UPDATE._cache_size() == compiled
 
 
+def test_an_invalid_hyperparameter_costs_no_batch(batches):
+    rate = ftw.FloatHyperparameter(0.01)
+    networks = Networks()
+    taken = []
+    learner = networks.learner((taken.append(1) or batches[0] for _ in range(2)), learning_rate=rate)
+    rate._value = float("nan")
+    with raises(InvalidArgumentError, "`learning_rate` must be a number; got nan"):
+        learner.step()
+    assert taken == []
+    rate.set(0.01)
+    assert learner.step()
+    assert taken == [1]
+
+
 def test_bug_8_the_learning_rate_decays_to_zero(batches):
     learner = learner_of(batches, learning_rate_decay_steps=2)
     weights = [learner.get_weights()["policy_network"] for _ in range(4) if learner.step()]

@@ -180,6 +180,6 @@ def test_bug_26_periods_may_be_tuples_or_hyperparameters_and_are_sorted_at_each_
 
 def test_agents_with_another_id_share_no_random_numbers():
     with agent(seed=0) as one, agent(seed=0, agent_id=1) as other, agent(seed=0) as again:
-        assert one.get_hypers() == again.get_hypers() != other.get_hypers()
+        assert one.get_hypers().get() == again.get_hypers().get() != other.get_hypers().get()
         pairs = zip(one.get_weights()["policy_network"], other.get_weights()["policy_network"], strict=True)
         assert not all(np.array_equal(a, b) for a, b in pairs)

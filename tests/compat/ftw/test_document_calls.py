@@ -180,8 +180,8 @@ def test_the_agent_learns_from_an_environment():
         compiled = learning._JOINT_UPDATE._cache_size(), acting._select._cache_size()
         agent_.set_hypers({"learning_rate": 1e-3, "slow_core_period": 7, "scale_grads_fast_to_slow": 0.2, "other": 1})
         agent_.set_rewards([0.4])
-        assert agent_.get_hypers()["slow_core_period"] == 7
-        assert agent_.get_rewards().tolist() == [0.4]
+        assert agent_.get_hypers().get()["slow_core_period"] == 7
+        assert agent_.get_rewards().get().tolist() == [0.4]
         play(agent_, environment, 30, lambda: bool(agent_.update()), timestep)
         assert compiled == (learning._JOINT_UPDATE._cache_size(), acting._select._cache_size())
 

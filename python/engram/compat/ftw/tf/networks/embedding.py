@@ -8,6 +8,7 @@ import numpy as np
 from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.actions import NumActions
+from engram.agents.ftw.internal_rewards import numbers_of
 from engram.agents.ftw.networks import OAR
 from engram.agents.ftw.networks.num_actions import static_num_actions
 from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, value_of
@@ -49,10 +50,7 @@ class OAREmbedding(LazyModule):
             InvalidArgumentError: They are no numbers `[E]`.
         """
         given = value_of(self.internal_rewards)
-        try:
-            weights = np.atleast_1d(np.asarray(1.0 if given is None else given, np.float64))
-        except (TypeError, ValueError):
-            weights = np.empty((0, 0))
+        weights = np.atleast_1d(numbers_of(1.0 if given is None else given))
         if weights.ndim != 1:
             raise InvalidArgumentError(
                 f"`internal_rewards` must be InternalRewards, or numbers [E]; got {_checks.short_repr(given)}"

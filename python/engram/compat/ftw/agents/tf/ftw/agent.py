@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 import engram
 from engram import ArraySpec, _checks
@@ -13,7 +14,7 @@ from engram.adders.step import map_leaves
 from engram.agents.ftw.actions import group_sizes
 from engram.agents.ftw.config import ReplayConfig
 from engram.agents.ftw.hyperparameters import HyperparametersContainer, Range, initialize_hypers
-from engram.agents.ftw.internal_rewards import initialize_internal_rewards
+from engram.agents.ftw.internal_rewards import InternalRewards, initialize_internal_rewards
 from engram.agents.ftw.replay import QUEUE, can_sample_auxiliary, can_sample_queue, make_tables
 from engram.agents.ftw.seeds import seed_sequence
 from engram.compat.ftw.agents.tf.ftw._constructors import constructor_like, one_spelling
@@ -22,6 +23,7 @@ from engram.compat.ftw.agents.tf.ftw.learning import FtwLearner
 from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets, item_specs
 from engram.compat.ftw.loggers import Logger
 from engram.compat.ftw.specs import EnvironmentSpec, checked_frame, num_actions_of
+from engram.compat.ftw.tf.networks._lazy_module import value_of
 from engram.compat.ftw.tf.networks.auxiliary import RewardPredictionNetwork, RNNPixelControlNetwork
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
 from engram.compat.ftw.tf.networks.embedding import OAREmbedding
@@ -303,35 +305,37 @@ class FTWWithoutActor:
         """
         self._learner.set_weights(weights)
 
-    def get_hypers(self) -> dict[str, Any]:
-        """Returns the values of the hyperparameters by name."""
-        return HyperparametersContainer(self._hypers).get()
+    def get_hypers(self) -> HyperparametersContainer:
+        """Returns the hyperparameters: not a copy, so `perturb` and `set` of the result change the agent."""
+        return HyperparametersContainer(self._hypers)
 
-    def set_hypers(self, hypers: Mapping[str, Any]) -> None:
+    def set_hypers(self, hypers: HyperparametersContainer | Mapping[str, Any]) -> None:
         """Replaces values of hyperparameters, all or none; nothing is compiled again.
 
         Args:
-            hypers: Values by name. Unknown names are ignored.
+            hypers: Values, or hyperparameters of which the current values are copied, by name; or a container of these.
+                Unknown names are ignored.
 
         Raises:
             InvalidArgumentError: A value is invalid.
         """
-        HyperparametersContainer(self._hypers).set(hypers)
+        values = hypers.get() if isinstance(hypers, HyperparametersContainer) else hypers
+        self.get_hypers().set({name: value_of(values[name]) for name in values})
 
-    def get_rewards(self) -> Any:  # noqa: ANN401, an array
-        """Returns the internal rewards, f64 `[E]`."""
-        return self._rewards.get()
+    def get_rewards(self) -> InternalRewards:
+        """Returns the internal rewards: not a copy, so `perturb` and `set` of the result change the agent."""
+        return self._rewards
 
-    def set_rewards(self, rewards: Any) -> None:  # noqa: ANN401, an array
-        """Replaces the internal rewards.
+    def set_rewards(self, rewards: InternalRewards | npt.ArrayLike) -> None:
+        """Replaces the values of the internal rewards.
 
         Args:
-            rewards: Numbers `[E]`.
+            rewards: Numbers `[E]`; or internal rewards, of which the current values are copied.
 
         Raises:
             InvalidArgumentError: They are not finite numbers `[E]`.
         """
-        self._rewards.set(rewards)
+        self._rewards.set(rewards.get() if isinstance(rewards, InternalRewards) else rewards)
 
     def can_sample_queue(self) -> bool:
         """Returns whether the queue has a batch."""

@@ -174,10 +174,11 @@ class FtwLearner:
         """
         if not self._can_sample():
             return False
+        hypers = self.hypers()  # an invalid value costs no batch
         items = to_items(next(self._batches), scale_pixels=self._scales_pixels)
         state = self._built(items.observation.observation.shape[2:])
         update = _SEPARATE_UPDATES if self._separate else _JOINT_UPDATE
-        state, metrics = update(state, self._batch(items), self.hypers(), static=self._static)
+        state, metrics = update(state, self._batch(items), hypers, static=self._static)
         self._set_state(state)
         self._num_steps += 1
         now = time.monotonic()
