@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from ftw_agent import where
 from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, extra_spec, play
-from support import raises, wait_until
+from support import BackgroundCall, raises, wait_until
 
 import engram
 from engram import envs
@@ -215,15 +215,51 @@ def test_seed_and_agent_id_determine_a_run():
 def test_observing_with_a_full_queue_is_an_error_and_updates_make_room():
     with agent(max_queue_size=2, batch_size=2) as agent_:
         environment = Environment()
-        text = (
-            "`observe`: the queue is full, with 2 sequences, and this thread is the one that trains on them; call"
-            " `update`"
-        )
+        text = "`observe`: the queue is full, with 2 sequences, and no other thread trains on them; call `update`"
         with raises(InvalidArgumentError, text):
             play(agent_, environment, 100)
         agent_.update()
         assert agent_.get_step() == 1
         assert not agent_.can_sample_queue()
+
+
+def test_observing_waits_while_another_thread_runs_the_learner():
+    with agent(max_queue_size=2, batch_size=2) as agent_:
+        steps = 0
+        step = agent_._learner.step
+
+        def limited():
+            nonlocal steps
+            steps += agent_._store.info()["queue"].size == 2
+            if steps > 3:
+                raise KeyboardInterrupt
+            return step()
+
+        agent_._learner.step = limited
+        learning_thread = BackgroundCall(agent_.run)
+        wait_until(lambda: agent_._learner_thread is learning_thread)
+        text = "`observe`: the queue is full, with 2 sequences, and no other thread trains on them; call `update`"
+        with raises(InvalidArgumentError, text):
+            play(agent_, Environment(), 1000)
+        with pytest.raises(KeyboardInterrupt):
+            learning_thread.result()
+        assert agent_.get_step() >= 3
+
+
+def test_observing_does_not_wait_for_a_thread_that_has_ended():
+    with agent(max_queue_size=2, batch_size=2) as agent_:
+        BackgroundCall(agent_.update).result()
+        with pytest.raises(InvalidArgumentError, match="no other thread trains on them"):
+            play(agent_, Environment(), 100)
+
+
+def test_an_agent_can_abandon_an_episode():
+    with agent() as agent_:
+        environment = Environment(((9, 0.0),))
+        play(agent_, environment, 3)
+        agent_.reset()
+        play(agent_, Environment(), 13)
+        assert agent_._store.info()["queue"].size == 5  # 2 + 2 + 1, none of the abandoned episode
 
 
 def test_the_end_of_an_episode_may_complete_two_sequences_of_which_one_waits():

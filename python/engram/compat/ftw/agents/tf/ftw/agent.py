@@ -1,5 +1,7 @@
 """The FTW agent in one process: replay, learner and actor."""
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -19,7 +21,7 @@ from engram.agents.ftw.replay import QUEUE, can_sample_auxiliary, can_sample_que
 from engram.agents.ftw.seeds import seed_sequence
 from engram.compat.ftw.agents.tf.ftw._constructors import constructor_like, one_spelling
 from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
-from engram.compat.ftw.agents.tf.ftw.learning import FtwLearner
+from engram.compat.ftw.agents.tf.ftw.learning import POLL_INTERVAL, FtwLearner
 from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets, item_specs
 from engram.compat.ftw.loggers import Logger
 from engram.compat.ftw.specs import EnvironmentSpec, checked_frame, num_actions_of
@@ -373,7 +375,7 @@ class FTWWithoutActor:
 
 
 class FTW(FTWWithoutActor):
-    """The agent: actor and learner in one thread.
+    """The agent: actor and learner, in one thread or, with `run`, in two.
 
         agent = FTW(make_environment_spec(environment), sequence_length=20)
         timestep = environment.reset()
@@ -391,6 +393,7 @@ class FTW(FTWWithoutActor):
     def __init__(self, **arguments: Any) -> None:  # noqa: ANN401, see the decorator
         super().__init__(**arguments)
         self._actor = self._make_actor(self._actor_seed, timeout=0)
+        self._learner_thread: threading.Thread | None = None
 
     def select_action(self, observation: Any) -> Any:  # noqa: ANN401, an OAR and an action
         """Samples an action.
@@ -419,29 +422,44 @@ class FTW(FTWWithoutActor):
             action: The action of the last `select_action`.
             next_timestep: What it led to.
 
+        While the queue is full, this waits for the thread that calls `run`, or called `update` last, if it is another
+        one.
+
         Raises:
-            InvalidArgumentError: The queue is full, and only this thread can empty it. Nothing was recorded.
+            InvalidArgumentError: The queue is full, and no other thread can empty it. Nothing was recorded.
         """
-        size = self._store.info()[QUEUE].size
-        if size >= self._config.max_queue_size:
-            raise InvalidArgumentError(
-                f"`observe`: the queue is full, with {size} sequences, and this thread is the one that trains on"
-                " them; call `update`"
-            )
+        while (size := self._store.info()[QUEUE].size) >= self._config.max_queue_size:
+            learner = self._learner_thread
+            if learner is None or learner is threading.current_thread() or not learner.is_alive():
+                raise InvalidArgumentError(
+                    f"`observe`: the queue is full, with {size} sequences, and no other thread trains on them; call"
+                    " `update`"
+                )
+            time.sleep(POLL_INTERVAL)
         # The end of an episode may complete two sequences. If the queue has room for one of them, the other one follows
         # after the next update.
         with suppress(DeadlineExceededError):
             self._actor.observe(action, next_timestep)
 
+    def reset(self) -> None:
+        """Abandons the episode in progress; `observe_first` starts another one."""
+        with suppress(DeadlineExceededError):  # sequences that wait for the queue follow after the next update
+            self._actor.reset()
+
     def update(self) -> None:
         """Does updates of the learner while the queue has batches."""
+        self._learner_thread = threading.current_thread()
         while self._learner.step():
             pass
         self._actor.update()
 
     def run(self) -> None:
-        """Does updates forever."""
-        self._learner.run()
+        """Does updates forever, for example in a thread of its own, while another one acts."""
+        self._learner_thread = threading.current_thread()
+        try:
+            self._learner.run()
+        finally:
+            self._learner_thread = None
 
 
 def _extra_spec(network: FtwNetwork) -> dict[str, Any]:

@@ -31,8 +31,8 @@ with importing_extra("agents", "engram.compat.ftw"):
 
 __all__ = ["FtwLearner"]
 
-_POLL_INTERVAL = 0.01
-"""Seconds between two checks in `run` whether there is a batch."""
+POLL_INTERVAL = 0.01
+"""Seconds between two checks whether there is a batch, or room in the queue."""
 
 # The buffers of the state are not reused: actors in other threads may use its parameters during a step.
 _JOINT_UPDATE = jax.jit(learner.update, static_argnames="static")
@@ -198,7 +198,7 @@ class FtwLearner:
         """
         while True:
             if not self.step():
-                time.sleep(_POLL_INTERVAL)
+                time.sleep(POLL_INTERVAL)
 
     def hypers(self) -> Hypers:
         """Returns the current values of all hyperparameters.
