@@ -51,7 +51,7 @@ def test_bugs_1_and_2_all_heads_see_the_same_pixels(dtype):
     given = pixels if dtype == np.uint8 else (pixels / 255).astype(np.float32)
     features = networks.torso((pixels / 255).astype(np.float32).reshape(-1, *FRAME))
     head = networks.prediction.build(FRAME).head.module
-    assert np.allclose(networks.prediction(given), head(features.reshape(3, 2, -1)), atol=1e-5)
+    assert np.allclose(networks.prediction(given.swapaxes(0, 1)), head(features.reshape(3, 2, -1)), atol=1e-5)
     assert np.allclose(networks.embed(oar(given[0]))[:, :8], features[:2], atol=1e-5)
     rewards = pseudo_rewards(jnp.asarray(given), num_cells=4)
     assert np.allclose(rewards, pseudo_rewards(jnp.asarray(pixels / 255), num_cells=4), atol=1e-6)

@@ -96,10 +96,15 @@ def test_pixel_control_reads_the_policys_core():
 
 def test_reward_prediction_and_policy_heads():
     networks = Networks()
-    frames = RNG.integers(256, size=(3, 2, *FRAME), dtype=np.uint8)
+    frames = RNG.integers(256, size=(2, 3, *FRAME), dtype=np.uint8)  # 2 windows of 3 frames
     assert networks.prediction(frames).shape == (2, 3)
-    features = networks.torso(frames.reshape(6, *FRAME)).reshape(3, 2, 8)
+    features = np.stack([np.concatenate(networks.torso(window)) for window in frames])
+    assert features.shape == (2, 24)
     assert np.allclose(networks.prediction.head(features), networks.prediction(frames), atol=1e-5)
+    # The learner's head, of the same weights, takes [L, B, D].
+    learned = networks.prediction.head.module(features.reshape(2, 3, 8).swapaxes(0, 1))
+    assert np.allclose(learned, networks.prediction(frames), atol=1e-5)
+    assert ftw.RewardPrediction(4)(normal(5, 7)).shape == (5, 3)
     logits, value = ftw.PolicyValueHead((3, 2), 4)(normal(5, 6))
     assert (logits.shape, value.shape) == ((5, 5), (5,))
 

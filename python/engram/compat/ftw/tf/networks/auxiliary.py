@@ -174,27 +174,26 @@ class RewardPrediction(LazyModule):
         super().__init__(seed)
         _checks.integer("`hidden_size`", hidden_size)
 
-        def make(feature_size: int, length: int, key: Any) -> RewardPredictionHead:  # noqa: ANN401, a JAX key
-            return RewardPredictionHead(feature_size, length, hidden_size, activation, key=key)
+        def make(in_size: int, key: Any) -> RewardPredictionHead:  # noqa: ANN401, a JAX key
+            return RewardPredictionHead(in_size, 1, hidden_size, activation, key=key)
 
         self._make = make
 
-    def build(self, feature_size: int, sequence_length: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist.
+    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
 
         Args:
-            feature_size: Size of a frame's features.
-            sequence_length: Frames of a window.
+            in_size: Size of the inputs' last axis, L times the size of a frame's features.
             key: Random key; no effect if this object has a seed. Default: a random one.
 
         Returns:
             This object.
         """
-        return self._make_module(lambda made_key: self._make(feature_size, sequence_length, made_key), key)
+        return self._make_module(lambda made_key: self._make(in_size, made_key), key)
 
     def __call__(self, features: jax.Array) -> jax.Array:
-        """Maps features `[L, B, D]` of L frames to logits `[B, 3]`."""
-        logits: jax.Array = self.build(features.shape[-1], len(features)).module(features)
+        """Maps features `[B, D]`, of a window's frames in order, the oldest first, to logits `[B, 3]`."""
+        logits: jax.Array = self.build(features.shape[-1]).module(features[None])
         return logits
 
 
@@ -240,11 +239,11 @@ class RewardPredictionNetwork:
         """
         if isinstance(self.torso, LazyModule):
             self.torso.build(observation_shape)
-        self.head.build(self.torso.hidden_size, self.sequence_length, key)
+        self.head.build(self.sequence_length * self.torso.hidden_size, key)
         return self
 
     def __call__(self, frames: jax.Array) -> jax.Array:
-        """Maps frames `[L, B, H, W, C]` to logits `[B, 3]`."""
+        """Maps windows of frames `[B, L, H, W, C]`, the oldest first, to logits `[B, 3]`."""
         self.build(frames.shape[2:])
         features = self.torso(networks.pixels_to_float(frames.reshape(-1, *frames.shape[2:])))
-        return self.head(features.reshape(*frames.shape[:2], -1))
+        return self.head(features.reshape(len(frames), -1))
