@@ -297,7 +297,7 @@ def test_weights_exist_once_the_networks_are_built():
         InvalidArgumentError,
         "this FtwNetwork has no weights yet; call it, or `build` the network that contains it",
     ):
-        policy.initial_state(1)
+        _ = policy.module
     learner.build(FRAME)
     assert set(learner.get_weights()) == {"policy_network", "optimizer"}
     assert torso.module is policy.module.embedding.torso

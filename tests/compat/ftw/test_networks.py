@@ -84,10 +84,11 @@ def test_each_call_draws_new_noise_by_default():
 def test_pixel_control_reads_the_policys_core():
     networks = Networks()
     oar = OAR(np.zeros((2, *FRAME), np.uint8), np.zeros(2, np.int32), np.zeros(2, np.float32))
-    state = networks.policy.initial_state(2)
-    values, state = networks.control(oar, state)
-    assert values.shape == (2, 4, 4, 3)
-    assert state.step.tolist() == [1, 1]
+    state = networks.control.initial_state(2)
+    assert same(state, networks.policy.initial_state(2))
+    assert networks.control(oar, state).shape == (2, 4, 4, 3)
+    sequence = OAR(*(np.stack([part] * 3) for part in oar))
+    assert networks.control.unroll(sequence, state).shape == (3, 2, 4, 4, 3)
     head = ftw.PixelControl(3, num_cells=4, channels=2)
     assert head(normal(5, 2, 6)).shape == (5, 2, 4, 4, 3)
     z, _ = ftw.RPTHZWrapper(networks.core)(normal(2, 12), networks.core.initial_state(2), np.zeros((2, 4)))
@@ -222,9 +223,28 @@ def test_wrong_arguments_are_rejected(make, text):
     assert str(error.value).startswith(text)
 
 
-def test_without_weights_there_is_no_state():
+@pytest.mark.parametrize("memory", [None, (5, 3, 2)])
+@pytest.mark.parametrize("period", [2, (4, 2)])
+def test_the_initial_state_needs_no_weights(memory, period):
+    core = ftw.RPTH(period, 4, 3, shared_memory=None if memory is None else ftw.MemoryAccess(*memory))
+    embed = ftw.OAREmbedding(torso(), 3)
+    policy = ftw.FtwNetwork(embed, core, 3, 5)
+    control = ftw.RNNPixelControlNetwork(embed, core, 3)
+    states = [each.initial_state(2) for each in (policy, core, ftw.RPTHZWrapper(core), control)]
+    assert not policy.is_built
+    assert not core.is_built
+    policy.build(FRAME)
+    expected = core.module.initial_state(2)
+    for state in states:
+        assert same(state, expected)
+        assert jax.tree.map(lambda leaf: leaf.dtype, state) == jax.tree.map(lambda leaf: leaf.dtype, expected)
+    lstm = ftw.FtwNetwork(ftw.OAREmbedding(torso(), 3), ftw.LSTM(4), 3)
+    assert same(lstm.initial_state(2), ftw.LSTM(4).initial_state(2))
+
+
+def test_without_weights_there_is_no_module():
     text = "this RPTH has no weights yet; call it, or `build` the network that contains it"
     with raises(InvalidArgumentError, text):
-        ftw.RPTH(2).initial_state(1)
+        _ = ftw.RPTH(2).module
     assert not ftw.RPTH(2).is_built
     assert isinstance(ftw.LSTM(2).initial_state(1), agents_networks.LSTMState)

@@ -127,7 +127,7 @@ class RNNPixelControlNetwork:
         self.head.build(core.hidden_size if isinstance(core, LSTM) else core.num_dimensions, key)
         return self
 
-    def unroll(self, oar: Any, state: CoreState) -> tuple[jax.Array, CoreState]:  # noqa: ANN401, an OAR
+    def unroll(self, oar: Any, state: CoreState) -> jax.Array:  # noqa: ANN401, an OAR
         """Takes T steps.
 
         Args:
@@ -135,7 +135,7 @@ class RNNPixelControlNetwork:
             state: The state before the first step, `[B, ...]`.
 
         Returns:
-            Action values `[T, B, cells, cells, A]`, and the last state.
+            Action values `[T, B, cells, cells, A]`.
         """
         self.build(np.shape(oar[0])[2:])
         outputs: list[Any] = []
@@ -143,12 +143,19 @@ class RNNPixelControlNetwork:
             embedding = self.embed(OAR(*(part[step] for part in oar)))
             output, state = self.core(embedding, state)  # type: ignore[arg-type]  # of this core
             outputs.append(output.z if isinstance(output, RPTHOutput) else output)
-        return self.head(jax.numpy.stack(outputs)), state
+        return self.head(jax.numpy.stack(outputs))
 
-    def __call__(self, oar: Any, state: CoreState) -> tuple[jax.Array, CoreState]:  # noqa: ANN401, an OAR
-        """Takes one step: action values `[B, cells, cells, A]` and the next state."""
-        values, state = self.unroll(OAR(*(part[None] for part in oar)), state)
-        return values[0], state
+    def __call__(self, oar: Any, state: CoreState) -> jax.Array:  # noqa: ANN401, an OAR
+        """Returns the action values `[B, cells, cells, A]` of one step."""
+        return self.unroll(OAR(*(part[None] for part in oar)), state)[0]
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        """Returns the state of the core at the start of an episode, for B elements.
+
+        Args:
+            batch_size: B.
+        """
+        return self.core.initial_state(batch_size)
 
 
 class RewardPrediction(LazyModule):

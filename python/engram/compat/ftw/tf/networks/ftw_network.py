@@ -143,12 +143,8 @@ class FtwNetwork(LazyModule):
 
         Args:
             batch_size: B.
-
-        Raises:
-            InvalidArgumentError: There are no weights yet.
         """
-        state: CoreState = self.module.initial_state(batch_size)
-        return state
+        return self.core.initial_state(batch_size)
 
     def select_action(self, observation: Any, state: CoreState) -> tuple[jax.Array, jax.Array, CoreState]:  # noqa: ANN401, an OAR
         """Samples actions.
