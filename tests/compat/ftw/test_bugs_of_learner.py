@@ -8,6 +8,7 @@ from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_
 from support import raises
 
 import engram
+from engram.adders import Step
 from engram.compat import ftw
 from engram.compat.ftw.agents.tf.ftw import learning
 from engram.compat.ftw.agents.tf.ftw.utils import NONZERO_REWARD, ZERO_REWARD
@@ -46,6 +47,26 @@ class Metrics:
 def learner_of(batches, times=10, seed=0, **options):
     networks = Networks(seed=seed)
     return networks.learner(*([batch] * times for batch in batches), **options)
+
+
+@pytest.mark.parametrize("layout", ["masked", "published"])
+def test_batches_may_be_tensors_of_another_framework(batches, layout):
+    class Tensor:
+        """A tensor that NumPy can convert, and JAX does not know."""
+
+        def __init__(self, array):
+            self.array = array
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array(self.array, dtype, copy=copy)
+
+    if layout == "published":
+        steps = [Step(**{name: getattr(each.data, name) for name in Step._fields}) for each in batches[:2]]
+        batches = [*(each._replace(data=step) for each, step in zip(batches, steps, strict=False)), *batches[2:]]
+    tensors = [each._replace(data=jax.tree.map(Tensor, each.data)) for each in batches]
+    one, other = learner_of(batches), learner_of(tensors)
+    assert one.step() is other.step() is True
+    assert equal(one.get_weights(), other.get_weights())
 
 
 def test_bug_8_the_learning_rate_of_the_next_step_is_the_current_value(batches):

@@ -83,7 +83,8 @@ class FtwLearner:
         Args:
             policy_network: The policy network. It gets the new parameters after each step.
             dataset: Iterable of batches for the actor-critic: `Step`s or `MaskedStep`s `[B, T, ...]`, or samples with
-                these as `data`; see `create_datasets`.
+                these as `data`; see `create_datasets`. Arrays of NumPy or JAX, or tensors of TensorFlow or PyTorch in
+                main memory.
             learning_rate: Learning rate of RMSProp.
             slow_core_period: The period of the policy network's core.
             internal_rewards: The internal rewards of the policy network's embedding, which uses these if it has none.
