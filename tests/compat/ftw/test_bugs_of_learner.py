@@ -1,5 +1,6 @@
 """Bugs of the published learner that Engram does not have; see docs/coming-from-ftw.md."""
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -307,6 +308,51 @@ def test_an_embedding_without_internal_rewards_uses_those_of_the_learner():
     assert networks.embed.weights().tolist() == [0.7]
 
 
+def test_a_learner_that_cannot_be_created_changes_no_network():
+    networks = Networks()
+    networks.embed.internal_rewards = None
+    with raises(InvalidArgumentError, "`learner_id` must be at least 0; got -1"):
+        networks.learner([], learner_id=-1)
+    assert networks.embed.internal_rewards is None
+    assert networks.prediction.embedding is None
+
+
+def test_reward_prediction_has_the_trained_weights_of_any_torso(batches):
+    class Torso(eqx.Module):
+        """Features of the mean color, with weights."""
+
+        weights: jax.Array
+        hidden_size: int = eqx.field(static=True, default=8)
+
+        def __call__(self, frames):
+            return frames.mean((1, 2)) @ self.weights
+
+    torso = Torso(jax.random.normal(jax.random.key(0), (3, 8)))
+    networks = Networks()
+    embed = ftw.OAREmbedding(torso, 3, networks.rewards)
+    networks.policy = ftw.FtwNetwork(embed, ftw.LSTM(6), 3, 5, seed=0).build(FRAME)
+    networks.prediction = ftw.RewardPredictionNetwork(torso, 4, seed=2)
+    networks.control = None
+    frames = np.random.default_rng(0).integers(256, size=(2, 3, *FRAME), dtype=np.uint8)
+    before = networks.prediction(frames)
+    learner = networks.learner(
+        with_lstm_state(batches[0]), None, *([each] for each in batches[2:]), can_sample_auxiliary=True
+    )
+    assert np.array_equal(networks.prediction(frames), before)
+    assert learner.step()
+    trained = networks.policy.module.embedding.torso
+    assert not np.any(trained.weights == torso.weights)
+    features = np.stack([np.concatenate(trained(window / np.float32(255))) for window in frames])
+    assert np.allclose(networks.prediction(frames), networks.prediction.head(features), atol=1e-5)
+
+
+def with_lstm_state(sample):
+    """Returns a dataset of one batch, with the recurrent state of an LSTM of 6 units."""
+    zeros = np.zeros((len(sample.data.reward), 1, 6), np.float32)
+    extras = {**sample.data.extras, "core_state": ftw.LSTMState(zeros, zeros)}
+    return [sample._replace(data=sample.data._replace(extras=extras))]
+
+
 def test_weights_exist_once_the_networks_are_built():
     torso = ftw.FtwTorso(((4, 3, 2),), ((4, 3, 1),), 8)
     embed = ftw.OAREmbedding(torso, 3, ftw.InternalRewards(1, 0.7))
@@ -314,6 +360,9 @@ def test_weights_exist_once_the_networks_are_built():
     learner = ftw.FtwLearner(policy, [], 0.1, 3, embed.internal_rewards)
     with raises(InvalidArgumentError, "this learner has no weights yet; call `build`"):
         learner.get_weights()
+    with raises(InvalidArgumentError, "this learner has no weights yet; call `build`"):
+        learner.set_step(5)
+    assert learner.get_step() == 0
     with raises(
         InvalidArgumentError,
         "this FtwNetwork has no weights yet; call it, or `build` the network that contains it",

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ftw_agent import FRAME
-from ftw_published import Networks, torso
+from ftw_published import Networks, agent, torso
 from support import raises
 
 from engram.agents.ftw import networks as agents_networks
@@ -221,6 +221,49 @@ def test_wrong_arguments_are_rejected(make, text):
     with pytest.raises(InvalidArgumentError) as error:
         make()
     assert str(error.value).startswith(text)
+
+
+def test_a_part_belongs_to_one_network():
+    text = "this {} is a part of another {}, with which it cannot share weights; make one for each"
+    networks = Networks()
+    other = ftw.FtwNetwork(networks.embed, ftw.LSTM(4), 3)
+    with raises(InvalidArgumentError, text.format("OAREmbedding", "FtwNetwork")):
+        other.build(FRAME)
+    assert not other.is_built
+    other = ftw.FtwNetwork(ftw.OAREmbedding(networks.torso, 3), ftw.LSTM(4), 3)
+    with raises(InvalidArgumentError, text.format("FtwTorso", "OAREmbedding")):
+        other.build(FRAME)
+    other = ftw.FtwNetwork(ftw.OAREmbedding(torso(), 3), networks.core, 3)
+    with raises(InvalidArgumentError, text.format("RPTH", "FtwNetwork")):
+        other.build(FRAME)
+    memory = ftw.MemoryAccess(5, 3, 2)
+    ftw.RPTH(2, 4, 3, shared_memory=memory).build(5)
+    core = ftw.RPTH(2, 4, 3, shared_memory=memory)
+    with raises(InvalidArgumentError, text.format("MemoryAccess", "RPTH")):
+        core.build(5)
+    assert not core.is_built
+    networks.policy.build(FRAME)
+    networks.embed.build(FRAME)
+
+
+def test_agents_cannot_share_a_torso():
+    shared = torso()
+    with agent(embed=shared) as agent_:
+        with pytest.raises(InvalidArgumentError, match="this FtwTorso is a part of another OAREmbedding"):
+            agent(embed=shared)
+        assert shared.module is agent_._network.module.embedding.torso
+
+
+def test_weights_of_a_part_are_replaced_in_its_network():
+    networks = Networks()
+    text = "this {} is a part of a network; replace the `module` of that {}"
+    for part, name, owner in (
+        (networks.torso, "FtwTorso", "OAREmbedding"),
+        (networks.core, "RPTH", "FtwNetwork"),
+        (networks.embed, "OAREmbedding", "FtwNetwork"),
+    ):
+        with raises(InvalidArgumentError, text.format(name, owner)):
+            part.module = part.module
 
 
 @pytest.mark.parametrize("memory", [None, (5, 3, 2)])

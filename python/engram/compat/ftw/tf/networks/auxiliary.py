@@ -231,6 +231,8 @@ class RewardPredictionNetwork:
         if not callable(embed) or not hasattr(embed, "hidden_size"):
             raise InvalidArgumentError(f"`embed` must be a torso; got {_checks.short_repr(embed)}")
         self.torso = embed
+        self.embedding: OAREmbedding | None = None
+        """The embedding of the policy network with this torso; a learner sets it, and the features are its torso's."""
         self.sequence_length = _checks.integer("`sequence_length`", sequence_length)
         self.head = RewardPrediction(hidden_size, activation, seed=seed)
 
@@ -252,5 +254,6 @@ class RewardPredictionNetwork:
     def __call__(self, frames: jax.Array) -> jax.Array:
         """Maps windows of frames `[B, L, H, W, C]`, the oldest first, to logits `[B, 3]`."""
         self.build(frames.shape[2:])
-        features = self.torso(networks.pixels_to_float(frames.reshape(-1, *frames.shape[2:])))
+        torso = self.torso if self.embedding is None else self.embedding.build(frames.shape[2:]).module.torso
+        features = torso(networks.pixels_to_float(frames.reshape(-1, *frames.shape[2:])))
         return self.head(features.reshape(len(frames), -1))

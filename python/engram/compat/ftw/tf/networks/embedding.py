@@ -11,7 +11,7 @@ from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.internal_rewards import numbers_of
 from engram.agents.ftw.networks import OAR
 from engram.agents.ftw.networks.num_actions import static_num_actions
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, value_of
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, check_is_free, value_of
 from engram.errors import InvalidArgumentError
 
 __all__ = ["OAREmbedding"]
@@ -66,13 +66,17 @@ class OAREmbedding(LazyModule):
 
         Returns:
             This object.
+
+        Raises:
+            InvalidArgumentError: The torso cannot process such frames, or is a part of another embedding.
         """
         torso = self.torso
         if not isinstance(torso, LazyModule):
             return self._make_module(lambda _: networks.OAREmbedding(torso, self.num_actions), key)
+        check_is_free(torso, self)
         torso.build(observation_shape, key)  # type: ignore[attr-defined]  # FtwTorso has it
         self._make_module(lambda _: networks.OAREmbedding(torso.module, self.num_actions), key)
-        attach(torso, lambda: self.module.torso)
+        attach(torso, self, lambda: self.module.torso)
         return self
 
     def __call__(self, oar: Any) -> jax.Array:  # noqa: ANN401, an OAR

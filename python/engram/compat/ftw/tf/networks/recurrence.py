@@ -11,7 +11,7 @@ from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks import GaussianHeadConfig, LSTMState, PeriodicRNNState, RPTHOutput
 from engram.agents.ftw.networks.policy_network import state_batch_size
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, random_key, value_of
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, check_is_free, random_key, value_of
 from engram.compat.ftw.tf.networks._variational_units import PeriodicVariationalUnit, VariationalUnit
 from engram.compat.ftw.tf.networks.distributional import LocScaleDistributionParameters
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
@@ -172,10 +172,15 @@ class RPTH(LazyModule):
 
         Returns:
             This object.
+
+        Raises:
+            InvalidArgumentError: The memory is a part of another core.
         """
+        if self._memory is not None:
+            check_is_free(self._memory, self)
         self._make_module(lambda made_key: self._made(in_size, made_key), key)
         if self._memory is not None:
-            attach(self._memory, lambda: self.module.memory)
+            attach(self._memory, self, lambda: self.module.memory)
         return self
 
     def __call__(self, x: jax.Array, state: PeriodicRNNState, noise: Any = None) -> tuple[RPTHOutput, PeriodicRNNState]:  # noqa: ANN401, an array

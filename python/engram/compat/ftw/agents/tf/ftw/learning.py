@@ -131,8 +131,6 @@ class FtwLearner:
             iter(() if each is None else each)
             for each in (pixel_control_dataset, zero_reward_prediction_dataset, nonzero_reward_prediction_dataset)
         ]
-        if policy_network.embed.internal_rewards is None:
-            policy_network.embed.internal_rewards = internal_rewards
         self._values = {
             "learning_rate": learning_rate,
             "entropy_cost": entropy_cost,
@@ -163,6 +161,11 @@ class FtwLearner:
         self._static: Any = None
         self._num_steps = 0
         self._last_time: float | None = None
+        # Only now, since none of the checks failed.
+        if policy_network.embed.internal_rewards is None:
+            policy_network.embed.internal_rewards = internal_rewards
+        if reward_prediction_network is not None:
+            reward_prediction_network.embedding = policy_network.embed
 
     def step(self) -> bool:
         """Does one update, if there is a batch; with the auxiliary tasks, if they have one, too.
@@ -233,8 +236,9 @@ class FtwLearner:
         Raises:
             InvalidArgumentError: It is not an integer of at least 0, or there are no weights yet.
         """
-        self._num_steps = _checks.integer("`step`", step, low=0)
-        self._set_state(self._weights().with_step(self._num_steps))
+        step = _checks.integer("`step`", step, low=0)
+        self._set_state(self._weights().with_step(step))
+        self._num_steps = step
 
     @property
     def state(self) -> dict[str, Any]:
@@ -325,7 +329,9 @@ class FtwLearner:
     def _check_shared_values(self) -> None:
         """Checks that learner and policy network have the same period and internal rewards."""
         mine, network = self.hypers(), self._policy.hypers()
-        pairs = [("internal_rewards", mine.internal_rewards, network.internal_rewards)]
+        pairs = []
+        if self._policy.embed.internal_rewards is not None:
+            pairs.append(("internal_rewards", mine.internal_rewards, network.internal_rewards))
         if isinstance(self._policy.core, RPTH):
             pairs.append(("slow_core_period", mine.slow_core_period, network.slow_core_period))
         for name, given, expected in pairs:
