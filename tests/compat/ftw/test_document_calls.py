@@ -111,7 +111,7 @@ def test_items_that_do_not_fit_the_specs_are_rejected(served):
         next(iter(dataset))
 
 
-def test_a_learner_goes_on_after_an_error_of_its_dataset(served):
+def test_a_learner_continues_after_an_error_of_its_dataset(served):
     _, address, *_ = served
     networks = Networks()
     adder, _ = utils.create_adders(address, ROWS)
@@ -189,16 +189,23 @@ def test_the_agent_learns_from_an_environment():
 def test_a_standalone_learner_and_its_actors():
     with agent(kind=ftw.FTWLearnerStandalone) as learner:
         actor = learner.make_actor()
-        play(actor, Environment(), 13)
+        timestep = play(actor, Environment(), 13)
+
+        def logits(actor_):
+            actor_.select_action(timestep.observation)
+            return actor_._extras["logits"]
+
+        # Actors read the learner's parameters, whenever they were made. With one seed, they draw the same noise.
+        one, other = (acting.FtwActor(actor._network, seed=5) for _ in range(2))
+        before = logits(one)
         assert learner.step()
+        after = logits(other)
+        assert not np.any(before == after)
+        assert np.array_equal(after, logits(acting.FtwActor(learner._network, seed=5)))
         client = engram.Client(learner.replay_server_address)
         assert client.info()["queue"].size == 3
         assert learner.replay_server_address == learner.replay_server_address
         client.close()
-        # The actor reads the learner's parameters: two actors with one seed agree after the step, too.
-        observation = Environment().reset().observation
-        one, other = (acting.FtwActor(learner._network, seed=5) for _ in range(2))
-        assert one.select_action(observation) == other.select_action(observation)
 
 
 def test_seed_and_agent_id_determine_a_run():
