@@ -58,6 +58,9 @@ class MemoryAccess(LazyModule):
         Args:
             in_size: Size of the inputs' last axis.
             key: Random key.
+
+        Raises:
+            InvalidArgumentError: A size is not an integer of at least 1.
         """
         return networks.MemoryAccess(in_size, *self._sizes, key=key)
 
