@@ -114,6 +114,10 @@ def test_ranges_of_floats_are_checked(value):
         (lambda: IntHyperparameter(5, 20, None, -0.1), "`perturb_probability` must be from 0 to 1; got -0.1"),
         (lambda: FloatHyperparameter(0.1).set("x"), "`value` must be a number; got 'x' (str)"),
         (lambda: IntHyperparameter(5, 20).set(7.5), "`value` must be an integer; got 7.5 (float)"),
+        (lambda: IntHyperparameter(5, 20, lowest=1).set(0), "`value` must be at least 1; got 0"),
+        (lambda: IntHyperparameter(0, 20, lowest=1), "`min_value` must be at least 1; got 0"),
+        (lambda: initialize_hypers()["slow_core_period"].set(0), "`value` must be at least 1; got 0"),
+        (lambda: initialize_hypers((5, 20), 0), "`initial_value` must be at least 1; got 0"),
         (
             lambda: initialize_hypers((5, 10, 20)),
             "`slow_core_period_min_max` must be a tuple of two ints; got (5, 10, 20)",
@@ -241,6 +245,7 @@ def test_new_values_need_no_compilation():
             "`slow_core_period`: the number of values is fixed; got the shape (2,), expected ()",
         ),
         ({"slow_core_period": 0}, "`slow_core_period` must be at least 1; got 0"),
+        ({"internal_rewards": "x"}, "`internal_rewards` must be finite numbers [E]; got 'x'"),
         ({"internal_rewards": [1.0, np.nan]}, "`internal_rewards` must be finite numbers [E]; got [1.0, nan]"),
         ({"learning_rate": None}, "`learning_rate` must be a number; got None"),
         ({"discount": np.inf}, "`discount` must be finite; got inf"),

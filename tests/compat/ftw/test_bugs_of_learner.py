@@ -1,5 +1,6 @@
 """Bugs of the published learner that Engram does not have; see docs/coming-from-ftw.md."""
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_
 from support import raises
 
 import engram
+from engram.adders import Step
 from engram.compat import ftw
 from engram.compat.ftw.agents.tf.ftw import learning
 from engram.compat.ftw.agents.tf.ftw.utils import NONZERO_REWARD, ZERO_REWARD
@@ -48,6 +50,26 @@ def learner_of(batches, times=10, seed=0, **options):
     return networks.learner(*([batch] * times for batch in batches), **options)
 
 
+@pytest.mark.parametrize("layout", ["masked", "published"])
+def test_batches_may_be_tensors_of_another_framework(batches, layout):
+    class Tensor:
+        """A tensor that NumPy can convert, and JAX does not know."""
+
+        def __init__(self, array):
+            self.array = array
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array(self.array, dtype, copy=copy)
+
+    if layout == "published":
+        steps = [Step(**{name: getattr(each.data, name) for name in Step._fields}) for each in batches[:2]]
+        batches = [*(each._replace(data=step) for each, step in zip(batches, steps, strict=False)), *batches[2:]]
+    tensors = [each._replace(data=jax.tree.map(Tensor, each.data)) for each in batches]
+    one, other = learner_of(batches), learner_of(tensors)
+    assert one.step() is other.step() is True
+    assert equal(one.get_weights(), other.get_weights())
+
+
 def test_bug_8_the_learning_rate_of_the_next_step_is_the_current_value(batches):
     rate = ftw.FloatHyperparameter(0.01)
     learner = learner_of(batches, learning_rate=rate)
@@ -63,6 +85,20 @@ def test_bug_8_the_learning_rate_of_the_next_step_is_the_current_value(batches):
     assert all(map(np.array_equal, before, between))
     assert not any(map(np.array_equal, between, after))
     assert learning._JOINT_UPDATE._cache_size() == compiled
+
+
+def test_an_invalid_hyperparameter_costs_no_batch(batches):
+    rate = ftw.FloatHyperparameter(0.01)
+    networks = Networks()
+    taken = []
+    learner = networks.learner((taken.append(1) or batches[0] for _ in range(2)), learning_rate=rate)
+    rate._value = float("nan")
+    with raises(InvalidArgumentError, "`learning_rate` must be a number; got nan"):
+        learner.step()
+    assert taken == []
+    rate.set(0.01)
+    assert learner.step()
+    assert taken == [1]
 
 
 def test_bug_8_the_learning_rate_decays_to_zero(batches):
@@ -214,18 +250,17 @@ def test_bug_24_weights_of_other_networks_are_rejected(batches):
 
 
 def test_weights_continue_a_run_bit_for_bit(batches):
-    learner = learner_of(batches)
+    """The random key is not among the weights: both learners have done as many steps with the same seed."""
+    learner, again = learner_of(batches), learner_of(batches, seed=9)
     learner.step()
-    weights, key = learner.get_weights(), learner._state.key
-    learner.step()
-    learner.step()
-    again = learner_of(batches, seed=9)
-    again.build(FRAME)
+    again.step()
+    weights = learner.get_weights()
+    assert not equal(again.get_weights(), weights)
     again.set_weights(weights)
     again.set_step(1)
-    again._state = again._state._replace(key=key)
-    again.step()
-    again.step()
+    for each in (learner, again):
+        each.step()
+        each.step()
     assert equal(again.get_weights(), learner.get_weights())
     assert again.get_step() == learner.get_step() == 3
 
@@ -272,6 +307,51 @@ def test_an_embedding_without_internal_rewards_uses_those_of_the_learner():
     assert networks.embed.weights().tolist() == [0.7]
 
 
+def test_a_learner_that_cannot_be_created_changes_no_network():
+    networks = Networks()
+    networks.embed.internal_rewards = None
+    with raises(InvalidArgumentError, "`learner_id` must be at least 0; got -1"):
+        networks.learner([], learner_id=-1)
+    assert networks.embed.internal_rewards is None
+    assert networks.prediction.embedding is None
+
+
+def test_reward_prediction_has_the_trained_weights_of_any_torso(batches):
+    class Torso(eqx.Module):
+        """Features of the mean color, with weights."""
+
+        weights: jax.Array
+        hidden_size: int = eqx.field(static=True, default=8)
+
+        def __call__(self, frames):
+            return frames.mean((1, 2)) @ self.weights
+
+    torso = Torso(jax.random.normal(jax.random.key(0), (3, 8)))
+    networks = Networks()
+    embed = ftw.OAREmbedding(torso, 3, networks.rewards)
+    networks.policy = ftw.FtwNetwork(embed, ftw.LSTM(6), 3, 5, seed=0).build(FRAME)
+    networks.prediction = ftw.RewardPredictionNetwork(torso, 4, seed=2)
+    networks.control = None
+    frames = np.random.default_rng(0).integers(256, size=(2, 3, *FRAME), dtype=np.uint8)
+    before = networks.prediction(frames)
+    learner = networks.learner(
+        with_lstm_state(batches[0]), None, *([each] for each in batches[2:]), can_sample_auxiliary=True
+    )
+    assert np.array_equal(networks.prediction(frames), before)
+    assert learner.step()
+    trained = networks.policy.module.embedding.torso
+    assert not np.any(trained.weights == torso.weights)
+    features = np.stack([np.concatenate(trained(window / np.float32(255))) for window in frames])
+    assert np.allclose(networks.prediction(frames), networks.prediction.head(features), atol=1e-5)
+
+
+def with_lstm_state(sample):
+    """Returns a dataset of one batch, with the recurrent state of an LSTM of 6 units."""
+    zeros = np.zeros((len(sample.data.reward), 1, 6), np.float32)
+    extras = {**sample.data.extras, "core_state": ftw.LSTMState(zeros, zeros)}
+    return [sample._replace(data=sample.data._replace(extras=extras))]
+
+
 def test_weights_exist_once_the_networks_are_built():
     torso = ftw.FtwTorso(((4, 3, 2),), ((4, 3, 1),), 8)
     embed = ftw.OAREmbedding(torso, 3, ftw.InternalRewards(1, 0.7))
@@ -279,11 +359,14 @@ def test_weights_exist_once_the_networks_are_built():
     learner = ftw.FtwLearner(policy, [], 0.1, 3, embed.internal_rewards)
     with raises(InvalidArgumentError, "this learner has no weights yet; call `build`"):
         learner.get_weights()
+    with raises(InvalidArgumentError, "this learner has no weights yet; call `build`"):
+        learner.set_step(5)
+    assert learner.get_step() == 0
     with raises(
         InvalidArgumentError,
         "this FtwNetwork has no weights yet; call it, or `build` the network that contains it",
     ):
-        policy.initial_state(1)
+        _ = policy.module
     learner.build(FRAME)
     assert set(learner.get_weights()) == {"policy_network", "optimizer"}
     assert torso.module is policy.module.embedding.torso

@@ -4,10 +4,14 @@ import copy
 
 import numpy as np
 import pytest
+from ftw_published import agent, environment_spec
+from support import raises
 
 from engram.agents.ftw import pbt
 from engram.compat import ftw
 from engram.errors import InvalidArgumentError
+
+pytestmark = pytest.mark.jax
 
 EVOLUTION = pbt.Evolution(min_steps=10)
 
@@ -34,12 +38,83 @@ def test_bug_10_inheritance_copies_and_mutates_only_the_copy():
 
 def test_bug_10_the_results_of_evolution_can_be_set():
     """`perturb` returned None, which `set_hypers` and `set_rewards` then received."""
-    hypers = ftw.HyperparametersContainer(ftw.initialize_hypers(seed=0))
-    rewards = ftw.initialize_internal_rewards(2, seed=0)
-    mutated = pbt.mutate(hypers.get(), EVOLUTION, np.random.default_rng(0))
-    hypers.set(mutated)
-    assert hypers.get() == mutated
-    rewards.set(pbt.mutate({"w": rewards.get()}, EVOLUTION, np.random.default_rng(0))["w"])
+    evolution = pbt.Evolution(min_steps=10, mutation_probability=1.0)
+    rng = np.random.default_rng(0)
+    with agent(num_environment_events=2, environment_spec=environment_spec(events=(2,))) as agent_:
+        hypers, rewards = agent_.get_hypers().get(), agent_.get_rewards().get()
+        mutated = pbt.mutate(hypers, evolution, rng)
+        weights = pbt.mutate({"w": rewards}, evolution, rng)["w"]
+        agent_.set_hypers(mutated)
+        agent_.set_rewards(weights)
+        found = agent_._learner.hypers()
+        assert {name: getattr(found, name) for name in mutated} == mutated
+        assert found.internal_rewards.tolist() == weights.tolist()
+        assert all(mutated[name] != hypers[name] for name in hypers if name != "slow_core_period")
+        assert not np.any(weights == rewards)
+
+
+def test_hyperparameters_and_internal_rewards_of_an_agent_are_its_own_objects():
+    with agent(num_environment_events=2, environment_spec=environment_spec(events=(2,))) as agent_:
+        hypers, rewards = agent_.get_hypers(), agent_.get_rewards()
+        assert isinstance(hypers, ftw.HyperparametersContainer)
+        assert isinstance(rewards, ftw.InternalRewards)
+        before = hypers.get(), rewards.get()
+        hypers.perturb()
+        rewards.perturb()
+        assert before[0]["learning_rate"] != hypers.get()["learning_rate"] == agent_._learner.hypers().learning_rate
+        assert not np.any(before[1] == rewards.get())
+        assert agent_._learner.hypers().internal_rewards.tolist() == rewards.get().tolist()
+
+
+def test_an_agent_copies_hyperparameters_and_internal_rewards_of_any_kind():
+    with agent(num_environment_events=2, environment_spec=environment_spec(events=(2,))) as agent_:
+        new = ftw.initialize_hypers(seed=5)
+        expected = ftw.HyperparametersContainer(new).get()
+        for given in (ftw.HyperparametersContainer(new), new, expected, {**expected, "other": 1}):
+            agent_.get_hypers().perturb()
+            assert agent_.get_hypers().get() != expected
+            agent_.set_hypers(given)
+            assert agent_.get_hypers().get() == expected
+        rewards = ftw.initialize_internal_rewards(2, seed=5)
+        for given_rewards in (rewards, rewards.get(), rewards.get().tolist()):
+            agent_.get_rewards().perturb()
+            agent_.set_rewards(given_rewards)
+            assert agent_.get_rewards().get().tolist() == rewards.get().tolist()
+        agent_.get_hypers().perturb()
+        agent_.get_rewards().perturb()
+        assert ftw.HyperparametersContainer(new).get() == expected
+        assert not np.any(agent_.get_rewards().get() == rewards.get())
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (
+            {"learning_rate": 0.5, "slow_core_period": 0},
+            "`values['slow_core_period']`: `value` must be at least 1; got 0",
+        ),
+        ({"learning_rate": 0.5, "period": -3}, "`values['period']`: `value` must be at least 1; got -3"),
+        (
+            {"entropy_cost": 0.5, "learning_rate": "x"},
+            "`values['learning_rate']`: `value` must be a number; got 'x' (str)",
+        ),
+    ],
+)
+def test_invalid_hyperparameters_change_nothing(values, text):
+    with agent() as agent_:
+        before = agent_.get_hypers().get()
+        with raises(InvalidArgumentError, text):
+            agent_.set_hypers(values)
+        assert agent_.get_hypers().get() == before
+
+
+@pytest.mark.parametrize("rewards", ["x", None, [0.1, 0.2], [np.inf], {"a": 1}, [[0.1], []]])
+def test_invalid_internal_rewards_change_nothing(rewards):
+    with agent() as agent_:
+        before = agent_.get_rewards().get()
+        with raises(InvalidArgumentError, f"`value` must be finite numbers of the shape (1,); got {rewards!r}"):
+            agent_.set_rewards(rewards)
+        assert agent_.get_rewards().get() == before
 
 
 def test_bug_11_matchmaking_uses_probabilities_of_winning():

@@ -2,18 +2,20 @@
 
 import itertools
 
+import jax
 import numpy as np
 import pytest
 from ftw_agent import where
 from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, extra_spec, play
-from support import raises, wait_until
+from support import BackgroundCall, raises, wait_until
 
 import engram
 from engram import envs
 from engram.compat import ftw, reverb
 from engram.compat.ftw.agents.tf.ftw import acting, learning, utils
+from engram.compat.ftw.agents.tf.ftw.utils import ZERO_REWARD
 from engram.compat.ftw.datasets.reverb import make_reverb_rnn_sequence_fifo_sampler_dataset
-from engram.errors import InvalidArgumentError
+from engram.errors import InvalidArgumentError, SignatureError
 
 pytestmark = pytest.mark.jax
 
@@ -109,6 +111,38 @@ def test_items_that_do_not_fit_the_specs_are_rejected(served):
         next(iter(dataset))
 
 
+def test_a_learner_continues_after_an_error_of_its_dataset(served):
+    _, address, *_ = served
+    networks = Networks()
+    adder, _ = utils.create_adders(address, ROWS)
+    actor = acting.FtwActor(networks.policy, adder, seed=0)
+    wrong, _ = utils.create_adders(address, ROWS + 1)
+    play(acting.FtwActor(networks.policy, wrong, seed=0), Environment(((11, 0.0),)), 11)
+    wrong.close()
+    play(actor, Environment(((9, 0.0),)), 9)
+    adder.close()
+    dataset, *_ = utils.create_datasets(address, environment_spec(), BATCH, ROWS, extra_spec(networks.policy))
+    learner = networks.learner(dataset)
+    with pytest.raises(InvalidArgumentError, match="items of table `queue` do not fit the specs"):
+        learner.step()
+    assert learner.step()
+    assert learner.get_step() == 1
+
+
+def test_writers_of_other_items_get_the_error_instead_of_the_learner():
+    with agent(kind=ftw.FTWLearnerStandalone, use_reward_prediction=True) as learner:
+        adder, _ = utils.create_adders(learner.replay_server_address, 9, overlap=True)
+        play_on = acting.FtwActor(learner._network, adder, seed=0)
+        with pytest.raises(SignatureError, match="does not match the signature of table `queue`: column"):
+            play(play_on, Environment(((9, 0.0),)), 9)
+            adder.flush()
+        adder.close()
+        with pytest.raises(SignatureError, match="does not match the signature of table `replay_buffer_zero"):
+            learner._store.insert({"x": 0}, {ZERO_REWARD: 1.0})
+        play(learner.make_actor(), Environment(), 13)
+        assert learner.step()
+
+
 def test_the_agent_learns_from_an_environment():
     """Trains on fetch, with all tasks; hyperparameters change meanwhile without another compilation."""
     environment = envs.ObservationActionReward(envs.Fetch(0))
@@ -146,8 +180,8 @@ def test_the_agent_learns_from_an_environment():
         compiled = learning._JOINT_UPDATE._cache_size(), acting._select._cache_size()
         agent_.set_hypers({"learning_rate": 1e-3, "slow_core_period": 7, "scale_grads_fast_to_slow": 0.2, "other": 1})
         agent_.set_rewards([0.4])
-        assert agent_.get_hypers()["slow_core_period"] == 7
-        assert agent_.get_rewards().tolist() == [0.4]
+        assert agent_.get_hypers().get()["slow_core_period"] == 7
+        assert agent_.get_rewards().get().tolist() == [0.4]
         play(agent_, environment, 30, lambda: bool(agent_.update()), timestep)
         assert compiled == (learning._JOINT_UPDATE._cache_size(), acting._select._cache_size())
 
@@ -155,16 +189,23 @@ def test_the_agent_learns_from_an_environment():
 def test_a_standalone_learner_and_its_actors():
     with agent(kind=ftw.FTWLearnerStandalone) as learner:
         actor = learner.make_actor()
-        play(actor, Environment(), 13)
+        timestep = play(actor, Environment(), 13)
+
+        def logits(actor_):
+            actor_.select_action(timestep.observation)
+            return actor_._extras["logits"]
+
+        # Actors read the learner's parameters, whenever they were made. With one seed, they draw the same noise.
+        one, other = (acting.FtwActor(actor._network, seed=5) for _ in range(2))
+        before = logits(one)
         assert learner.step()
+        after = logits(other)
+        assert not np.any(before == after)
+        assert np.array_equal(after, logits(acting.FtwActor(learner._network, seed=5)))
         client = engram.Client(learner.replay_server_address)
         assert client.info()["queue"].size == 3
         assert learner.replay_server_address == learner.replay_server_address
         client.close()
-        # The actor reads the learner's parameters: two actors with one seed agree after the step, too.
-        observation = Environment().reset().observation
-        one, other = (acting.FtwActor(learner._network, seed=5) for _ in range(2))
-        assert one.select_action(observation) == other.select_action(observation)
 
 
 def test_seed_and_agent_id_determine_a_run():
@@ -181,10 +222,7 @@ def test_seed_and_agent_id_determine_a_run():
 def test_observing_with_a_full_queue_is_an_error_and_updates_make_room():
     with agent(max_queue_size=2, batch_size=2) as agent_:
         environment = Environment()
-        text = (
-            "`observe`: the queue is full, with 2 sequences, and this thread is the one that trains on them; call"
-            " `update`"
-        )
+        text = "`observe`: the queue is full, with 2 sequences, and no other thread trains on them; call `update`"
         with raises(InvalidArgumentError, text):
             play(agent_, environment, 100)
         agent_.update()
@@ -192,12 +230,52 @@ def test_observing_with_a_full_queue_is_an_error_and_updates_make_room():
         assert not agent_.can_sample_queue()
 
 
+def test_observing_waits_while_another_thread_runs_the_learner():
+    with agent(max_queue_size=2, batch_size=2) as agent_:
+        steps = 0
+        step = agent_._learner.step
+
+        def limited():
+            nonlocal steps
+            steps += agent_._store.info()["queue"].size == 2
+            if steps > 3:
+                raise KeyboardInterrupt
+            return step()
+
+        agent_._learner.step = limited
+        learning_thread = BackgroundCall(agent_.run)
+        wait_until(lambda: agent_._learner_thread is learning_thread)
+        text = "`observe`: the queue is full, with 2 sequences, and no other thread trains on them; call `update`"
+        with raises(InvalidArgumentError, text):
+            play(agent_, Environment(), 1000)
+        with pytest.raises(KeyboardInterrupt):
+            learning_thread.result()
+        assert agent_.get_step() >= 3
+
+
+def test_observing_does_not_wait_for_a_thread_that_has_ended():
+    with agent(max_queue_size=2, batch_size=2) as agent_:
+        BackgroundCall(agent_.update).result()
+        with pytest.raises(InvalidArgumentError, match="no other thread trains on them"):
+            play(agent_, Environment(), 100)
+
+
+def test_an_agent_can_abandon_an_episode():
+    with agent() as agent_:
+        environment = Environment(((9, 0.0),))
+        play(agent_, environment, 3)
+        agent_.reset()
+        play(agent_, Environment(), 13)
+        assert agent_._store.info()["queue"].size == 5  # 2 + 2 + 1, none of the abandoned episode
+
+
 def test_the_end_of_an_episode_may_complete_two_sequences_of_which_one_waits():
     with agent(max_queue_size=3) as agent_:
         # 4 transitions fill one sequence; of 5 more, the last one completes two, with padding.
         environment = Environment(((4, 0.0), (5, 0.0)))
         play(agent_, environment, 4)
-        agent_._store.insert({"x": 0}, {"queue": 1.0})
+        (item,) = agent_._store.scan("queue")
+        agent_._store.insert(jax.tree.map(lambda leaf: leaf[0], item.data), {"queue": 1.0})
         play(agent_, environment, 5)
         assert agent_._store.info()["queue"].waiting_inserts == 1
         agent_._store.sample("queue", 1)

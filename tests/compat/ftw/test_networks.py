@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ftw_agent import FRAME
-from ftw_published import Networks, torso
+from ftw_published import Networks, agent, torso
 from support import raises
 
 from engram.agents.ftw import networks as agents_networks
@@ -84,10 +84,11 @@ def test_each_call_draws_new_noise_by_default():
 def test_pixel_control_reads_the_policys_core():
     networks = Networks()
     oar = OAR(np.zeros((2, *FRAME), np.uint8), np.zeros(2, np.int32), np.zeros(2, np.float32))
-    state = networks.policy.initial_state(2)
-    values, state = networks.control(oar, state)
-    assert values.shape == (2, 4, 4, 3)
-    assert state.step.tolist() == [1, 1]
+    state = networks.control.initial_state(2)
+    assert same(state, networks.policy.initial_state(2))
+    assert networks.control(oar, state).shape == (2, 4, 4, 3)
+    sequence = OAR(*(np.stack([part] * 3) for part in oar))
+    assert networks.control.unroll(sequence, state).shape == (3, 2, 4, 4, 3)
     head = ftw.PixelControl(3, num_cells=4, channels=2)
     assert head(normal(5, 2, 6)).shape == (5, 2, 4, 4, 3)
     z, _ = ftw.RPTHZWrapper(networks.core)(normal(2, 12), networks.core.initial_state(2), np.zeros((2, 4)))
@@ -96,10 +97,15 @@ def test_pixel_control_reads_the_policys_core():
 
 def test_reward_prediction_and_policy_heads():
     networks = Networks()
-    frames = RNG.integers(256, size=(3, 2, *FRAME), dtype=np.uint8)
+    frames = RNG.integers(256, size=(2, 3, *FRAME), dtype=np.uint8)  # 2 windows of 3 frames
     assert networks.prediction(frames).shape == (2, 3)
-    features = networks.torso(frames.reshape(6, *FRAME)).reshape(3, 2, 8)
+    features = np.stack([np.concatenate(networks.torso(window)) for window in frames])
+    assert features.shape == (2, 24)
     assert np.allclose(networks.prediction.head(features), networks.prediction(frames), atol=1e-5)
+    # The learner's head, of the same weights, takes [L, B, D].
+    learned = networks.prediction.head.module(features.reshape(2, 3, 8).swapaxes(0, 1))
+    assert np.allclose(learned, networks.prediction(frames), atol=1e-5)
+    assert ftw.RewardPrediction(4)(normal(5, 7)).shape == (5, 3)
     logits, value = ftw.PolicyValueHead((3, 2), 4)(normal(5, 6))
     assert (logits.shape, value.shape) == ((5, 5), (5,))
 
@@ -217,9 +223,71 @@ def test_wrong_arguments_are_rejected(make, text):
     assert str(error.value).startswith(text)
 
 
-def test_without_weights_there_is_no_state():
+def test_a_part_belongs_to_one_network():
+    text = "this {} is a part of another {}, with which it cannot share weights; make one for each"
+    networks = Networks()
+    other = ftw.FtwNetwork(networks.embed, ftw.LSTM(4), 3)
+    with raises(InvalidArgumentError, text.format("OAREmbedding", "FtwNetwork")):
+        other.build(FRAME)
+    assert not other.is_built
+    other = ftw.FtwNetwork(ftw.OAREmbedding(networks.torso, 3), ftw.LSTM(4), 3)
+    with raises(InvalidArgumentError, text.format("FtwTorso", "OAREmbedding")):
+        other.build(FRAME)
+    other = ftw.FtwNetwork(ftw.OAREmbedding(torso(), 3), networks.core, 3)
+    with raises(InvalidArgumentError, text.format("RPTH", "FtwNetwork")):
+        other.build(FRAME)
+    memory = ftw.MemoryAccess(5, 3, 2)
+    ftw.RPTH(2, 4, 3, shared_memory=memory).build(5)
+    core = ftw.RPTH(2, 4, 3, shared_memory=memory)
+    with raises(InvalidArgumentError, text.format("MemoryAccess", "RPTH")):
+        core.build(5)
+    assert not core.is_built
+    networks.policy.build(FRAME)
+    networks.embed.build(FRAME)
+
+
+def test_agents_cannot_share_a_torso():
+    shared = torso()
+    with agent(embed=shared) as agent_:
+        with pytest.raises(InvalidArgumentError, match="this FtwTorso is a part of another OAREmbedding"):
+            agent(embed=shared)
+        assert shared.module is agent_._network.module.embedding.torso
+
+
+def test_weights_of_a_part_are_replaced_in_its_network():
+    networks = Networks()
+    text = "this {} is a part of a network; replace the `module` of that {}"
+    for part, name, owner in (
+        (networks.torso, "FtwTorso", "OAREmbedding"),
+        (networks.core, "RPTH", "FtwNetwork"),
+        (networks.embed, "OAREmbedding", "FtwNetwork"),
+    ):
+        with raises(InvalidArgumentError, text.format(name, owner)):
+            part.module = part.module
+
+
+@pytest.mark.parametrize("memory", [None, (5, 3, 2)])
+@pytest.mark.parametrize("period", [2, (4, 2)])
+def test_the_initial_state_needs_no_weights(memory, period):
+    core = ftw.RPTH(period, 4, 3, shared_memory=None if memory is None else ftw.MemoryAccess(*memory))
+    embed = ftw.OAREmbedding(torso(), 3)
+    policy = ftw.FtwNetwork(embed, core, 3, 5)
+    control = ftw.RNNPixelControlNetwork(embed, core, 3)
+    states = [each.initial_state(2) for each in (policy, core, ftw.RPTHZWrapper(core), control)]
+    assert not policy.is_built
+    assert not core.is_built
+    policy.build(FRAME)
+    expected = core.module.initial_state(2)
+    for state in states:
+        assert same(state, expected)
+        assert jax.tree.map(lambda leaf: leaf.dtype, state) == jax.tree.map(lambda leaf: leaf.dtype, expected)
+    lstm = ftw.FtwNetwork(ftw.OAREmbedding(torso(), 3), ftw.LSTM(4), 3)
+    assert same(lstm.initial_state(2), ftw.LSTM(4).initial_state(2))
+
+
+def test_without_weights_there_is_no_module():
     text = "this RPTH has no weights yet; call it, or `build` the network that contains it"
     with raises(InvalidArgumentError, text):
-        ftw.RPTH(2).initial_state(1)
+        _ = ftw.RPTH(2).module
     assert not ftw.RPTH(2).is_built
     assert isinstance(ftw.LSTM(2).initial_state(1), agents_networks.LSTMState)

@@ -111,6 +111,31 @@ def positional_arguments(callable_):
     return " ".join(texts)
 
 
+PACKAGES = {
+    AGENT: "FTW FTWWithoutActor FTWLearnerStandalone FtwActor FtwLearner create_adders create_datasets agent utils",
+    "adders.reverb": "NonOverlappingRNNSequenceAdder SequenceAdder MultiSequenceAdder rnn_sequence",
+    "datasets": "make_reverb_fifo_sampler_dataset make_reverb_rnn_sequence_fifo_sampler_dataset reverb",
+    NETWORKS: """FtwTorso OAREmbedding FtwNetwork PolicyValueHead RPTH RPTHZWrapper VariationalUnit PixelControl
+        RNNPixelControlNetwork RewardPrediction RewardPredictionNetwork DNC recurrence dnc""",
+    f"{NETWORKS}.dnc": "DNC DNCWrapper MemoryAccess access",
+    "tf.hyperparameters": "Hyperparameter FloatHyperparameter IntHyperparameter HyperparametersContainer ftw_hp",
+    "tf.internal_reward": "InternalRewards",
+    "tf": "networks hyperparameters",
+}
+"""Packages with the names of their modules, and these modules."""
+
+
+@pytest.mark.parametrize("path", PACKAGES)
+def test_packages_have_the_names_of_their_modules(path):
+    package = importlib.import_module(f"engram.compat.ftw.{path}")
+    for name in PACKAGES[path].split():
+        found = getattr(package, name)
+        assert inspect.ismodule(found) or found is getattr(ftw, name)
+        assert name in dir(package)
+    with raises(AttributeError, f"module 'engram.compat.ftw.{path}' has no attribute 'Chief'"):
+        _ = package.Chief
+
+
 @pytest.mark.parametrize("path", PUBLISHED)
 def test_arguments_and_defaults_are_the_published_ones(path):
     module, _, name = path.rpartition(".")

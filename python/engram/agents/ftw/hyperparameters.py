@@ -137,6 +137,7 @@ class IntHyperparameter(Hyperparameter):
         initial_value: int | None = None,
         perturb_probability: float = 1.0,
         *,
+        lowest: int | None = None,
         seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
     ) -> None:
         """Draws the value.
@@ -146,18 +147,20 @@ class IntHyperparameter(Hyperparameter):
             max_value: Largest value that is drawn.
             initial_value: The value to start from, which may be outside these bounds. Default: it is drawn.
             perturb_probability: With which `perturb` draws a new value.
+            lowest: Smallest value that may be set. Default: any integer may be.
             seed: See `engram.agents.ftw.seeds`.
 
         Raises:
-            InvalidArgumentError: A bound or value is not an int, the bounds are in the wrong order, or the probability
-                is not a float from 0 to 1.
+            InvalidArgumentError: A bound or value is not an int or below `lowest`, the bounds are in the wrong order,
+                or the probability is not a float from 0 to 1.
         """
-        self._low = _checks.integer("`min_value`", min_value, low=-_checks.MAX_I64)
+        self._lowest = -_checks.MAX_I64 if lowest is None else _checks.integer("`lowest`", lowest, low=-_checks.MAX_I64)
+        self._low = self._integer("`min_value`", min_value)
         self._high = _checks.integer("`max_value`", max_value, low=self._low)
         self._probability = python_fraction("`perturb_probability`", perturb_probability)
         self._rng = generator(seed)
         drawn = int(self._rng.integers(self._low, self._high, endpoint=True))
-        self._value = drawn if initial_value is None else _any_integer("`initial_value`", initial_value)
+        self._value = drawn if initial_value is None else self._integer("`initial_value`", initial_value)
 
     def get(self) -> int:
         """Returns the value."""
@@ -167,13 +170,16 @@ class IntHyperparameter(Hyperparameter):
         """Replaces the value, also by one that is outside the bounds.
 
         Raises:
-            InvalidArgumentError: The value is not an integer.
+            InvalidArgumentError: The value is not an integer, or is below `lowest`.
         """
-        self._value = _any_integer("`value`", value)
+        self._value = self._integer("`value`", value)
 
     def perturb(self) -> None:
         """Draws the value again, with the perturbation's probability."""
         self._value = resample(self._value, self._low, self._high, self._rng, probability=self._probability)
+
+    def _integer(self, what: str, value: object) -> int:
+        return _checks.integer(what, value, low=self._lowest)
 
 
 class HyperparametersContainer:
@@ -284,6 +290,7 @@ def initialize_hypers(  # noqa: PLR0917, the published signature
         high,
         slow_core_period_init_value,
         perturb_probability if slow_core_period_init_value is None else 0.0,
+        lowest=1,
         seed=next(seeds),
     )
     floats: dict[str, Hyperparameter] = {
@@ -303,10 +310,6 @@ def python_fraction(what: str, value: object) -> float:
     if not isinstance(value, float):
         raise InvalidArgumentError(f"{what} must be a float; got {_checks.short_repr(value)} ({type(value).__name__})")
     return _checks.fraction(what, value)
-
-
-def _any_integer(what: str, value: object) -> int:
-    return _checks.integer(what, value, low=-_checks.MAX_I64)
 
 
 def _float_range(value: object) -> tuple[float, float]:

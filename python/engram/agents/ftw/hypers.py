@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from engram import _checks
+from engram.agents.ftw.internal_rewards import numbers_of
 from engram.errors import InvalidArgumentError
 
 
@@ -105,10 +106,7 @@ def _with_full_names(values: Mapping[str, Any]) -> dict[str, Any]:
 def _convert(name: str, value: Any) -> Any:  # noqa: ANN401, a value of any field
     what = f"`{name}`"
     if name == "internal_rewards":
-        try:
-            weights = np.array(value, np.float64)
-        except (TypeError, ValueError):  # text, or lists of different lengths
-            weights = np.zeros(0)
+        weights = numbers_of(value)
         if weights.ndim != 1 or not weights.size or not np.isfinite(weights).all():
             raise InvalidArgumentError(f"{what} must be finite numbers [E]; got {_checks.short_repr(value)}")
         return weights

@@ -48,6 +48,14 @@ def internal_reward(weights: Any, events: Array) -> Array:  # noqa: ANN401, an a
     return (events * weights).sum(-1)  # type: ignore[no-any-return]  # an array
 
 
+def numbers_of(value: Any) -> npt.NDArray[np.float64]:  # noqa: ANN401, a user's argument
+    """Returns a new array of the numbers, f64 `[...]`; if they are no numbers, one of the shape `(0, 0)`."""
+    try:
+        return np.array(value, np.float64)
+    except (TypeError, ValueError):
+        return np.empty((0, 0))
+
+
 def learner_reward(weights: Any, events: Array, max_abs_reward: Any) -> Array:  # noqa: ANN401, arrays
     """Returns the rewards that the losses use, `[...]`: `internal_reward`, then clipped to +-`max_abs_reward`."""
     return internal_reward(weights, events).clip(-max_abs_reward, max_abs_reward)  # type: ignore[no-any-return]  # an array
@@ -93,7 +101,7 @@ class InternalRewards(Hyperparameter):
         Raises:
             InvalidArgumentError: The value is not finite numbers `[E]`.
         """
-        weights = np.array(value, np.float64)
+        weights = numbers_of(value)
         if weights.shape != self._weights.shape or not np.isfinite(weights).all():
             raise InvalidArgumentError(
                 f"`value` must be finite numbers of the shape {self._weights.shape}; got {_checks.short_repr(value)}"

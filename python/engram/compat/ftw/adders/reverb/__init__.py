@@ -1,1 +1,5 @@
 """FTW's adders, under FTW's module paths."""
+
+from engram.compat.ftw._names import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,1 +1,5 @@
 """Internal rewards: weights of an environment's events."""
+
+from engram.compat.ftw._names import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

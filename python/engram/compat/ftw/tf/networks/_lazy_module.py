@@ -9,7 +9,7 @@ import numpy as np
 from engram.agents.ftw.seeds import seed_sequence
 from engram.errors import InvalidArgumentError
 
-__all__ = ["LazyModule", "attach", "random_key", "value_of"]
+__all__ = ["LazyModule", "attach", "check_is_free", "random_key", "value_of"]
 
 
 class LazyModule:
@@ -23,6 +23,7 @@ class LazyModule:
         self._seed = None if seed is None else seed_sequence(seed)
         self._module: Any = None
         self._part: Callable[[], Any] | None = None
+        self._owner: LazyModule | None = None
 
     @property
     def is_built(self) -> bool:
@@ -46,6 +47,11 @@ class LazyModule:
 
     @module.setter
     def module(self, module: Any) -> None:  # noqa: ANN401, an Equinox module
+        if self._owner is not None:
+            owner = type(self._owner).__name__
+            raise InvalidArgumentError(
+                f"this {type(self).__name__} is a part of a network; replace the `module` of that {owner}"
+            )
         self._module = module
 
     @property
@@ -60,10 +66,22 @@ class LazyModule:
         return self
 
 
-def attach(part: LazyModule, get: Callable[[], Any]) -> None:
-    """From now on, the part refers to the module that `get` returns; no effect if another network contains it."""
-    if part._part is None:  # noqa: SLF001, same module
-        part._part, part._module = get, None  # noqa: SLF001, same module
+def check_is_free(part: LazyModule, owner: LazyModule) -> None:
+    """Checks that no other network contains a part: each network trains weights of its own.
+
+    Raises:
+        InvalidArgumentError: Another one does.
+    """
+    if part._owner not in {None, owner}:  # noqa: SLF001, same module
+        raise InvalidArgumentError(
+            f"this {type(part).__name__} is a part of another {type(part._owner).__name__}, with which it cannot share"  # noqa: SLF001
+            " weights; make one for each"
+        )
+
+
+def attach(part: LazyModule, owner: LazyModule, get: Callable[[], Any]) -> None:
+    """From now on, the part refers to the module that `get` returns, a part of the owner's."""
+    part._owner, part._part, part._module = owner, get, None  # noqa: SLF001, same module
 
 
 def random_key(seed: Any) -> Any:  # noqa: ANN401, see Args

@@ -127,7 +127,7 @@ class RNNPixelControlNetwork:
         self.head.build(core.hidden_size if isinstance(core, LSTM) else core.num_dimensions, key)
         return self
 
-    def unroll(self, oar: Any, state: CoreState) -> tuple[jax.Array, CoreState]:  # noqa: ANN401, an OAR
+    def unroll(self, oar: Any, state: CoreState) -> jax.Array:  # noqa: ANN401, an OAR
         """Takes T steps.
 
         Args:
@@ -135,7 +135,7 @@ class RNNPixelControlNetwork:
             state: The state before the first step, `[B, ...]`.
 
         Returns:
-            Action values `[T, B, cells, cells, A]`, and the last state.
+            Action values `[T, B, cells, cells, A]`.
         """
         self.build(np.shape(oar[0])[2:])
         outputs: list[Any] = []
@@ -143,12 +143,19 @@ class RNNPixelControlNetwork:
             embedding = self.embed(OAR(*(part[step] for part in oar)))
             output, state = self.core(embedding, state)  # type: ignore[arg-type]  # of this core
             outputs.append(output.z if isinstance(output, RPTHOutput) else output)
-        return self.head(jax.numpy.stack(outputs)), state
+        return self.head(jax.numpy.stack(outputs))
 
-    def __call__(self, oar: Any, state: CoreState) -> tuple[jax.Array, CoreState]:  # noqa: ANN401, an OAR
-        """Takes one step: action values `[B, cells, cells, A]` and the next state."""
-        values, state = self.unroll(OAR(*(part[None] for part in oar)), state)
-        return values[0], state
+    def __call__(self, oar: Any, state: CoreState) -> jax.Array:  # noqa: ANN401, an OAR
+        """Returns the action values `[B, cells, cells, A]` of one step."""
+        return self.unroll(OAR(*(part[None] for part in oar)), state)[0]
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        """Returns the state of the core at the start of an episode, for B elements.
+
+        Args:
+            batch_size: B.
+        """
+        return self.core.initial_state(batch_size)
 
 
 class RewardPrediction(LazyModule):
@@ -174,27 +181,26 @@ class RewardPrediction(LazyModule):
         super().__init__(seed)
         _checks.integer("`hidden_size`", hidden_size)
 
-        def make(feature_size: int, length: int, key: Any) -> RewardPredictionHead:  # noqa: ANN401, a JAX key
-            return RewardPredictionHead(feature_size, length, hidden_size, activation, key=key)
+        def make(in_size: int, key: Any) -> RewardPredictionHead:  # noqa: ANN401, a JAX key
+            return RewardPredictionHead(in_size, 1, hidden_size, activation, key=key)
 
         self._make = make
 
-    def build(self, feature_size: int, sequence_length: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist.
+    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
 
         Args:
-            feature_size: Size of a frame's features.
-            sequence_length: Frames of a window.
+            in_size: Size of the inputs' last axis, L times the size of a frame's features.
             key: Random key; no effect if this object has a seed. Default: a random one.
 
         Returns:
             This object.
         """
-        return self._make_module(lambda made_key: self._make(feature_size, sequence_length, made_key), key)
+        return self._make_module(lambda made_key: self._make(in_size, made_key), key)
 
     def __call__(self, features: jax.Array) -> jax.Array:
-        """Maps features `[L, B, D]` of L frames to logits `[B, 3]`."""
-        logits: jax.Array = self.build(features.shape[-1], len(features)).module(features)
+        """Maps features `[B, D]`, of a window's frames in order, the oldest first, to logits `[B, 3]`."""
+        logits: jax.Array = self.build(features.shape[-1]).module(features[None])
         return logits
 
 
@@ -225,6 +231,8 @@ class RewardPredictionNetwork:
         if not callable(embed) or not hasattr(embed, "hidden_size"):
             raise InvalidArgumentError(f"`embed` must be a torso; got {_checks.short_repr(embed)}")
         self.torso = embed
+        self.embedding: OAREmbedding | None = None
+        """The embedding of the policy network with this torso; a learner sets it, and the features are its torso's."""
         self.sequence_length = _checks.integer("`sequence_length`", sequence_length)
         self.head = RewardPrediction(hidden_size, activation, seed=seed)
 
@@ -240,11 +248,12 @@ class RewardPredictionNetwork:
         """
         if isinstance(self.torso, LazyModule):
             self.torso.build(observation_shape)
-        self.head.build(self.torso.hidden_size, self.sequence_length, key)
+        self.head.build(self.sequence_length * self.torso.hidden_size, key)
         return self
 
     def __call__(self, frames: jax.Array) -> jax.Array:
-        """Maps frames `[L, B, H, W, C]` to logits `[B, 3]`."""
+        """Maps windows of frames `[B, L, H, W, C]`, the oldest first, to logits `[B, 3]`."""
         self.build(frames.shape[2:])
-        features = self.torso(networks.pixels_to_float(frames.reshape(-1, *frames.shape[2:])))
-        return self.head(features.reshape(*frames.shape[:2], -1))
+        torso = self.torso if self.embedding is None else self.embedding.build(frames.shape[2:]).module.torso
+        features = torso(networks.pixels_to_float(frames.reshape(-1, *frames.shape[2:])))
+        return self.head(features.reshape(len(frames), -1))

@@ -8,9 +8,10 @@ import numpy as np
 from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.actions import NumActions
+from engram.agents.ftw.internal_rewards import numbers_of
 from engram.agents.ftw.networks import OAR
 from engram.agents.ftw.networks.num_actions import static_num_actions
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, value_of
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, check_is_free, value_of
 from engram.errors import InvalidArgumentError
 
 __all__ = ["OAREmbedding"]
@@ -49,10 +50,7 @@ class OAREmbedding(LazyModule):
             InvalidArgumentError: They are no numbers `[E]`.
         """
         given = value_of(self.internal_rewards)
-        try:
-            weights = np.atleast_1d(np.asarray(1.0 if given is None else given, np.float64))
-        except (TypeError, ValueError):
-            weights = np.empty((0, 0))
+        weights = np.atleast_1d(numbers_of(1.0 if given is None else given))
         if weights.ndim != 1:
             raise InvalidArgumentError(
                 f"`internal_rewards` must be InternalRewards, or numbers [E]; got {_checks.short_repr(given)}"
@@ -68,13 +66,17 @@ class OAREmbedding(LazyModule):
 
         Returns:
             This object.
+
+        Raises:
+            InvalidArgumentError: The torso cannot process such frames, or is a part of another embedding.
         """
         torso = self.torso
         if not isinstance(torso, LazyModule):
             return self._make_module(lambda _: networks.OAREmbedding(torso, self.num_actions), key)
+        check_is_free(torso, self)
         torso.build(observation_shape, key)  # type: ignore[attr-defined]  # FtwTorso has it
         self._make_module(lambda _: networks.OAREmbedding(torso.module, self.num_actions), key)
-        attach(torso, lambda: self.module.torso)
+        attach(torso, self, lambda: self.module.torso)
         return self
 
     def __call__(self, oar: Any) -> jax.Array:  # noqa: ANN401, an OAR

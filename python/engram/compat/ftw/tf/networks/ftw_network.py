@@ -11,7 +11,7 @@ from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.networks import OAR
 from engram.agents.ftw.networks.num_actions import static_num_actions
 from engram.agents.ftw.networks.policy_network import CoreState, state_batch_size
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, random_key
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, check_is_free, random_key
 from engram.compat.ftw.tf.networks.embedding import OAREmbedding
 from engram.compat.ftw.tf.networks.recurrence import LSTM, RPTH
 from engram.errors import InvalidArgumentError
@@ -82,10 +82,13 @@ class FtwNetwork(LazyModule):
             This object.
 
         Raises:
-            InvalidArgumentError: The torso cannot process such frames.
+            InvalidArgumentError: The torso cannot process such frames, or another network contains torso, embedding or
+                core.
         """
         if self.is_built:
             return self
+        for part in (self.embed, self.core):
+            check_is_free(part, self)
         self.observation_shape = tuple(observation_shape)
         torso_key, core_key, head_key = jax.random.split(self._weights_key, 3)
         embedding = self.embed.build(tuple(observation_shape), torso_key).module
@@ -93,8 +96,8 @@ class FtwNetwork(LazyModule):
         self._module = networks.FtwNetwork(
             embedding, core, self._head_hidden_size, rematerialize=self._rematerialize, key=head_key
         )
-        attach(self.embed, lambda: self.module.embedding)
-        attach(self.core, lambda: self.module.core)
+        attach(self.embed, self, lambda: self.module.embedding)
+        attach(self.core, self, lambda: self.module.core)
         return self
 
     def hypers(self) -> CoreHypers:
@@ -143,12 +146,8 @@ class FtwNetwork(LazyModule):
 
         Args:
             batch_size: B.
-
-        Raises:
-            InvalidArgumentError: There are no weights yet.
         """
-        state: CoreState = self.module.initial_state(batch_size)
-        return state
+        return self.core.initial_state(batch_size)
 
     def select_action(self, observation: Any, state: CoreState) -> tuple[jax.Array, jax.Array, CoreState]:  # noqa: ANN401, an OAR
         """Samples actions.

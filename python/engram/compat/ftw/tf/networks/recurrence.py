@@ -11,7 +11,7 @@ from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks import GaussianHeadConfig, LSTMState, PeriodicRNNState, RPTHOutput
 from engram.agents.ftw.networks.policy_network import state_batch_size
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, random_key, value_of
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, check_is_free, random_key, value_of
 from engram.compat.ftw.tf.networks._variational_units import PeriodicVariationalUnit, VariationalUnit
 from engram.compat.ftw.tf.networks.distributional import LocScaleDistributionParameters
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
@@ -141,11 +141,9 @@ class RPTH(LazyModule):
         num_slow_cores = np.size(self.period())
         value_of(scale_gradients_fast_to_slow)
 
-        def make(in_size: int, key: Any) -> networks.RPTH:  # noqa: ANN401, a JAX key
-            key, memory_key = jax.random.split(key)
+        def make(in_size: int, memory: networks.MemoryAccess | None, key: Any) -> networks.RPTH:  # noqa: ANN401, a JAX key
             return networks.RPTH(
-                in_size, hidden_size, num_dimensions, num_slow_cores=num_slow_cores,
-                memory=None if shared_memory is None else shared_memory.build(hidden_size, memory_key).module,
+                in_size, hidden_size, num_dimensions, num_slow_cores=num_slow_cores, memory=memory,
                 dnc_clip_value=dnc_clip_value, use_dnc_linear_projection=use_dnc_linear_projection, head=head,
                 strict_period_order=strict_period_order, key=key,
             )  # fmt: skip
@@ -174,10 +172,15 @@ class RPTH(LazyModule):
 
         Returns:
             This object.
+
+        Raises:
+            InvalidArgumentError: The memory is a part of another core.
         """
-        self._make_module(lambda made_key: self._make(in_size, made_key), key)
         if self._memory is not None:
-            attach(self._memory, lambda: self.module.memory)
+            check_is_free(self._memory, self)
+        self._make_module(lambda made_key: self._made(in_size, made_key), key)
+        if self._memory is not None:
+            attach(self._memory, self, lambda: self.module.memory)
         return self
 
     def __call__(self, x: jax.Array, state: PeriodicRNNState, noise: Any = None) -> tuple[RPTHOutput, PeriodicRNNState]:  # noqa: ANN401, an array
@@ -205,12 +208,23 @@ class RPTH(LazyModule):
 
         Args:
             batch_size: B.
-
-        Raises:
-            InvalidArgumentError: There are no weights yet.
         """
-        state: PeriodicRNNState = self.module.initial_state(batch_size)
-        return state
+        if self.is_built:
+            state: PeriodicRNNState = self.module.initial_state(batch_size)
+            return state
+
+        def of_any_weights() -> PeriodicRNNState:
+            key = jax.random.key(0)
+            memory = None if self._memory is None else self._memory.made(self.hidden_size, key)
+            return self._make(1, memory, key).initial_state(batch_size)
+
+        shapes = jax.eval_shape(of_any_weights)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)  # type: ignore[no-any-return]
+
+    def _made(self, in_size: int, key: Any) -> networks.RPTH:  # noqa: ANN401, a JAX key
+        key, memory_key = jax.random.split(key)
+        memory = None if self._memory is None else self._memory.build(self.hidden_size, memory_key).module
+        return self._make(in_size, memory, key)
 
 
 class RPTHZWrapper:
@@ -248,9 +262,6 @@ class RPTHZWrapper:
 
         Args:
             batch_size: B.
-
-        Raises:
-            InvalidArgumentError: There are no weights yet.
         """
         return self.core.initial_state(batch_size)
 

@@ -20,16 +20,21 @@ def to_items(sample: Any, *, scale_pixels: bool) -> MaskedStep:  # noqa: ANN401,
     """Returns items `[B, R, ...]` with a mask.
 
     Args:
-        sample: `Step`s, `MaskedStep`s, or other tuples with these names; or what has them as `data`. Without a mask,
-            the rows that adders append to an episode are recognized: the last rows whose action, reward, discount and
-            logits are all zero.
+        sample: `Step`s, `MaskedStep`s, or other tuples with these names, of arrays of NumPy or JAX, or of tensors of
+            TensorFlow or PyTorch in main memory; or what has them as `data`. Without a mask, the rows that adders
+            append to an episode are recognized: the last rows whose action, reward, discount and logits are all zero.
         scale_pixels: See `as_pixels`.
     """
-    data = getattr(sample, "data", sample)
+    data = _arrays_of(sample)
     observation, action, reward = data.observation
     mask = data.mask if hasattr(data, "mask") else _mask(data)
-    oar = OAR(as_pixels(np.asarray(observation), scale=scale_pixels), action, reward)
+    oar = OAR(as_pixels(observation, scale=scale_pixels), action, reward)
     return MaskedStep(oar, data.action, data.reward, data.discount, np.zeros_like(mask, bool), data.extras, mask)
+
+
+def _arrays_of(sample: Any) -> Any:  # noqa: ANN401, see to_items
+    """Returns a sample's data with NumPy arrays as leaves."""
+    return jax.tree.map(np.asarray, getattr(sample, "data", sample))
 
 
 def _mask(data: Any) -> Any:  # noqa: ANN401, arrays
@@ -42,22 +47,20 @@ def _mask(data: Any) -> Any:  # noqa: ANN401, arrays
 
 def to_windows(zero: Any, nonzero: Any, *, scale_pixels: bool) -> Windows:  # noqa: ANN401, samples
     """Returns the windows of samples `[B // 2, L, ...]` of both datasets."""
-    zero, nonzero = (getattr(sample, "data", sample) for sample in (zero, nonzero))
-    zero_frames, nonzero_frames = (
-        as_pixels(np.asarray(data.observation[0]), scale=scale_pixels) for data in (zero, nonzero)
-    )
-    return Windows(zero_frames, nonzero_frames, np.asarray(nonzero.reward)[:, -1])
+    zero, nonzero = map(_arrays_of, (zero, nonzero))
+    zero_frames, nonzero_frames = (as_pixels(data.observation[0], scale=scale_pixels) for data in (zero, nonzero))
+    return Windows(zero_frames, nonzero_frames, nonzero.reward[:, -1])
 
 
 def zeros_like_items(items: MaskedStep) -> MaskedStep:
     """Returns items of the same shapes."""
-    zeros: MaskedStep = jax.tree.map(lambda leaf: np.zeros(np.shape(leaf), np.asarray(leaf).dtype), items)
+    zeros: MaskedStep = jax.tree.map(np.zeros_like, items)
     return zeros
 
 
 def zeros_like_windows(items: MaskedStep, length: int) -> Windows:
     """Returns windows of `length` frames for a batch of such items."""
-    frames, rewards = items.observation.observation, np.asarray(items.reward)
+    frames, rewards = items.observation.observation, items.reward
     half = len(frames) // 2
     zeros = np.zeros((half, length, *frames.shape[2:]), frames.dtype)
     return Windows(zeros, zeros, np.zeros((half, *rewards.shape[2:]), rewards.dtype))

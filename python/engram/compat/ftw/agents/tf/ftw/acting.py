@@ -1,5 +1,6 @@
 """The actor: selects actions with the policy network, and records what happens."""
 
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from engram.adders import Adder
 from engram.agents.ftw.networks import OAR
 from engram.compat.ftw.tf.networks._lazy_module import random_key
 from engram.compat.ftw.tf.networks.ftw_network import FtwNetwork
-from engram.errors import InvalidArgumentError
+from engram.errors import DeadlineExceededError, EngramError, InvalidArgumentError, ItemError, UnsatisfiableError
 
 with importing_extra("agents", "engram.compat.ftw"):
     import equinox as eqx
@@ -51,8 +52,7 @@ class FtwActor:
             raise InvalidArgumentError(f"`network` must be an FtwNetwork; got {_checks.short_repr(network)}")
         _checks.boolean("`uint_pixels_to_float`", uint_pixels_to_float)
         self._network = network
-        # The main adder is the last: only it may have to wait for a table, and raise an error of a time-out.
-        self._adders = [(reward_prediction_adder, False), (adder, True)]
+        self._adder, self._reward_prediction_adder = adder, reward_prediction_adder
         self._variable_client = variable_client
         self._scales_pixels = uint_pixels_to_float
         self._key = random_key(seed)
@@ -86,10 +86,22 @@ class FtwActor:
         Args:
             timestep: The first time step.
         """
-        self._state = self._extras = None
-        for adder, _ in self._adders:
+        for adder in (self._adder, self._reward_prediction_adder):
             if adder is not None:
                 adder.add_first(timestep)
+        self._state = self._extras = None
+
+    def reset(self) -> None:
+        """Abandons the episode in progress; `observe_first` starts another one.
+
+        Raises:
+            EngramError: See `engram.adders.Adder.reset`; the episode was abandoned.
+        """
+        self._state = self._extras = None
+        with ExitStack() as stack:
+            for adder in (self._reward_prediction_adder, self._adder):
+                if adder is not None:
+                    stack.callback(adder.reset)
 
     def observe(self, action: Any, next_timestep: Any) -> None:  # noqa: ANN401, an array and a dm_env.TimeStep
         """Records a step. Action, reward and discount are stored in the dtypes of the OAR, discounts as f32.
@@ -100,8 +112,10 @@ class FtwActor:
 
         Raises:
             InvalidArgumentError: No action was selected since the last step.
+            EngramError: See `engram.adders.Adder.add`. If `adder` did not keep the step, the other adder has not got it
+                either, and the call can be repeated.
         """
-        if all(adder is None for adder, _ in self._adders):
+        if self._adder is None and self._reward_prediction_adder is None:
             return
         if self._extras is None:
             raise InvalidArgumentError("`observe` records the last selected action, but none was; call `select_action`")
@@ -111,9 +125,20 @@ class FtwActor:
             reward=np.asarray(next_timestep.reward, np.asarray(previous_reward).dtype),
             discount=np.float32(next_timestep.discount),
         )
-        for adder, takes_extras in self._adders:
-            if adder is not None:
-                adder.add(action, timestep, self._extras if takes_extras else ())
+        item_error: EngramError | None = None
+        if self._adder is not None:
+            try:
+                self._adder.add(action, timestep, self._extras)
+            except (ItemError, DeadlineExceededError, UnsatisfiableError) as error:
+                # The step was added if only its items failed, or have to wait after the end of the episode.
+                if not isinstance(error, ItemError) and not timestep.last():
+                    raise
+                item_error = error
+        if self._reward_prediction_adder is not None:
+            self._reward_prediction_adder.add(action, timestep)
+        self._extras = None
+        if item_error is not None:
+            raise item_error
 
     def update(self) -> None:
         """Fetches the parameters, if there is a variable client."""

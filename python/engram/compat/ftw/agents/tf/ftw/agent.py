@@ -1,26 +1,31 @@
 """The FTW agent in one process: replay, learner and actor."""
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 import engram
-from engram import _checks
+from engram import ArraySpec, _checks
 from engram._extras import importing_extra
+from engram.adders.step import map_leaves
 from engram.agents.ftw.actions import group_sizes
 from engram.agents.ftw.config import ReplayConfig
 from engram.agents.ftw.hyperparameters import HyperparametersContainer, Range, initialize_hypers
-from engram.agents.ftw.internal_rewards import initialize_internal_rewards
+from engram.agents.ftw.internal_rewards import InternalRewards, initialize_internal_rewards
 from engram.agents.ftw.replay import QUEUE, can_sample_auxiliary, can_sample_queue, make_tables
 from engram.agents.ftw.seeds import seed_sequence
 from engram.compat.ftw.agents.tf.ftw._constructors import constructor_like, one_spelling
 from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
-from engram.compat.ftw.agents.tf.ftw.learning import FtwLearner
-from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets
+from engram.compat.ftw.agents.tf.ftw.learning import POLL_INTERVAL, FtwLearner
+from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets, item_specs
 from engram.compat.ftw.loggers import Logger
-from engram.compat.ftw.specs import checked_frame, num_actions_of
+from engram.compat.ftw.specs import EnvironmentSpec, checked_frame, num_actions_of
+from engram.compat.ftw.tf.networks._lazy_module import value_of
 from engram.compat.ftw.tf.networks.auxiliary import RewardPredictionNetwork, RNNPixelControlNetwork
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
 from engram.compat.ftw.tf.networks.embedding import OAREmbedding
@@ -226,7 +231,8 @@ class FTWWithoutActor:
             "reward_prediction_sequence_period": reward_prediction_sequence_period,
         }
         self._uint_pixels_to_float = uint_pixels_to_float
-        self._store = engram.Store(make_tables(self._config, None, None), seed=int(store_seed.generate_state(1)[0]))
+        tables = make_tables(self._config, *self._signatures(environment_spec))
+        self._store = engram.Store(tables, seed=int(store_seed.generate_state(1)[0]))
         queue, control_items, nonzero_windows, zero_windows = create_datasets(
             self._store,
             environment_spec,
@@ -301,35 +307,37 @@ class FTWWithoutActor:
         """
         self._learner.set_weights(weights)
 
-    def get_hypers(self) -> dict[str, Any]:
-        """Returns the values of the hyperparameters by name."""
-        return HyperparametersContainer(self._hypers).get()
+    def get_hypers(self) -> HyperparametersContainer:
+        """Returns the hyperparameters: not a copy, so `perturb` and `set` of the result change the agent."""
+        return HyperparametersContainer(self._hypers)
 
-    def set_hypers(self, hypers: Mapping[str, Any]) -> None:
+    def set_hypers(self, hypers: HyperparametersContainer | Mapping[str, Any]) -> None:
         """Replaces values of hyperparameters, all or none; nothing is compiled again.
 
         Args:
-            hypers: Values by name. Unknown names are ignored.
+            hypers: Values, or hyperparameters of which the current values are copied, by name; or a container of these.
+                Unknown names are ignored.
 
         Raises:
             InvalidArgumentError: A value is invalid.
         """
-        HyperparametersContainer(self._hypers).set(hypers)
+        values = hypers.get() if isinstance(hypers, HyperparametersContainer) else hypers
+        self.get_hypers().set({name: value_of(values[name]) for name in values})
 
-    def get_rewards(self) -> Any:  # noqa: ANN401, an array
-        """Returns the internal rewards, f64 `[E]`."""
-        return self._rewards.get()
+    def get_rewards(self) -> InternalRewards:
+        """Returns the internal rewards: not a copy, so `perturb` and `set` of the result change the agent."""
+        return self._rewards
 
-    def set_rewards(self, rewards: Any) -> None:  # noqa: ANN401, an array
-        """Replaces the internal rewards.
+    def set_rewards(self, rewards: InternalRewards | npt.ArrayLike) -> None:
+        """Replaces the values of the internal rewards.
 
         Args:
-            rewards: Numbers `[E]`.
+            rewards: Numbers `[E]`; or internal rewards, of which the current values are copied.
 
         Raises:
             InvalidArgumentError: They are not finite numbers `[E]`.
         """
-        self._rewards.set(rewards)
+        self._rewards.set(rewards.get() if isinstance(rewards, InternalRewards) else rewards)
 
     def can_sample_queue(self) -> bool:
         """Returns whether the queue has a batch."""
@@ -345,6 +353,19 @@ class FTWWithoutActor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _signatures(self, environment_spec: Any) -> tuple[Any, Any]:  # noqa: ANN401, by its attributes
+        """Returns the signatures of items and windows: actors store actions and rewards in the dtypes of the OAR."""
+        oar = environment_spec.observations
+        specs = item_specs(
+            EnvironmentSpec(oar, oar[1], oar[2], None),
+            self._config.sequence_length,
+            self._extra_spec,
+            self._config.reward_prediction_sequence_length,
+            overlap=True,
+        )
+        item, window = (map_leaves(lambda spec: ArraySpec(spec.shape, spec.dtype, spec.name), each) for each in specs)
+        return item, window
+
     def _make_actor(self, seed: Any, timeout: float | None) -> FtwActor:  # noqa: ANN401, see engram.agents.ftw.seeds
         """Returns an actor with new adders, which wait `timeout` seconds, and the learner's parameters."""
         adders = create_adders(
@@ -354,7 +375,7 @@ class FTWWithoutActor:
 
 
 class FTW(FTWWithoutActor):
-    """The agent: actor and learner in one thread.
+    """The agent: actor and learner, in one thread or, with `run`, in two.
 
         agent = FTW(make_environment_spec(environment), sequence_length=20)
         timestep = environment.reset()
@@ -372,6 +393,7 @@ class FTW(FTWWithoutActor):
     def __init__(self, **arguments: Any) -> None:  # noqa: ANN401, see the decorator
         super().__init__(**arguments)
         self._actor = self._make_actor(self._actor_seed, timeout=0)
+        self._learner_thread: threading.Thread | None = None
 
     def select_action(self, observation: Any) -> Any:  # noqa: ANN401, an OAR and an action
         """Samples an action.
@@ -400,29 +422,44 @@ class FTW(FTWWithoutActor):
             action: The action of the last `select_action`.
             next_timestep: What it led to.
 
+        While the queue is full, this waits for the thread that calls `run`, or called `update` last, if it is another
+        one.
+
         Raises:
-            InvalidArgumentError: The queue is full, and only this thread can empty it. Nothing was recorded.
+            InvalidArgumentError: The queue is full, and no other thread can empty it. Nothing was recorded.
         """
-        size = self._store.info()[QUEUE].size
-        if size >= self._config.max_queue_size:
-            raise InvalidArgumentError(
-                f"`observe`: the queue is full, with {size} sequences, and this thread is the one that trains on"
-                " them; call `update`"
-            )
+        while (size := self._store.info()[QUEUE].size) >= self._config.max_queue_size:
+            learner = self._learner_thread
+            if learner is None or learner is threading.current_thread() or not learner.is_alive():
+                raise InvalidArgumentError(
+                    f"`observe`: the queue is full, with {size} sequences, and no other thread trains on them; call"
+                    " `update`"
+                )
+            time.sleep(POLL_INTERVAL)
         # The end of an episode may complete two sequences. If the queue has room for one of them, the other one follows
         # after the next update.
         with suppress(DeadlineExceededError):
             self._actor.observe(action, next_timestep)
 
+    def reset(self) -> None:
+        """Abandons the episode in progress; `observe_first` starts another one."""
+        with suppress(DeadlineExceededError):  # sequences that wait for the queue follow after the next update
+            self._actor.reset()
+
     def update(self) -> None:
         """Does updates of the learner while the queue has batches."""
+        self._learner_thread = threading.current_thread()
         while self._learner.step():
             pass
         self._actor.update()
 
     def run(self) -> None:
-        """Does updates forever."""
-        self._learner.run()
+        """Does updates forever, for example in a thread of its own, while another one acts."""
+        self._learner_thread = threading.current_thread()
+        try:
+            self._learner.run()
+        finally:
+            self._learner_thread = None
 
 
 def _extra_spec(network: FtwNetwork) -> dict[str, Any]:

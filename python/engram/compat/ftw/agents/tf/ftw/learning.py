@@ -31,8 +31,8 @@ with importing_extra("agents", "engram.compat.ftw"):
 
 __all__ = ["FtwLearner"]
 
-_POLL_INTERVAL = 0.01
-"""Seconds between two checks in `run` whether there is a batch."""
+POLL_INTERVAL = 0.01
+"""Seconds between two checks whether there is a batch, or room in the queue."""
 
 # The buffers of the state are not reused: actors in other threads may use its parameters during a step.
 _JOINT_UPDATE = jax.jit(learner.update, static_argnames="static")
@@ -83,7 +83,8 @@ class FtwLearner:
         Args:
             policy_network: The policy network. It gets the new parameters after each step.
             dataset: Iterable of batches for the actor-critic: `Step`s or `MaskedStep`s `[B, T, ...]`, or samples with
-                these as `data`; see `create_datasets`.
+                these as `data`; see `create_datasets`. Arrays of NumPy or JAX, or tensors of TensorFlow or PyTorch in
+                main memory.
             learning_rate: Learning rate of RMSProp.
             slow_core_period: The period of the policy network's core.
             internal_rewards: The internal rewards of the policy network's embedding, which uses these if it has none.
@@ -130,8 +131,6 @@ class FtwLearner:
             iter(() if each is None else each)
             for each in (pixel_control_dataset, zero_reward_prediction_dataset, nonzero_reward_prediction_dataset)
         ]
-        if policy_network.embed.internal_rewards is None:
-            policy_network.embed.internal_rewards = internal_rewards
         self._values = {
             "learning_rate": learning_rate,
             "entropy_cost": entropy_cost,
@@ -162,6 +161,11 @@ class FtwLearner:
         self._static: Any = None
         self._num_steps = 0
         self._last_time: float | None = None
+        # Only now, since none of the checks failed.
+        if policy_network.embed.internal_rewards is None:
+            policy_network.embed.internal_rewards = internal_rewards
+        if reward_prediction_network is not None:
+            reward_prediction_network.embedding = policy_network.embed
 
     def step(self) -> bool:
         """Does one update, if there is a batch; with the auxiliary tasks, if they have one, too.
@@ -174,10 +178,11 @@ class FtwLearner:
         """
         if not self._can_sample():
             return False
+        hypers = self.hypers()  # an invalid value costs no batch
         items = to_items(next(self._batches), scale_pixels=self._scales_pixels)
         state = self._built(items.observation.observation.shape[2:])
         update = _SEPARATE_UPDATES if self._separate else _JOINT_UPDATE
-        state, metrics = update(state, self._batch(items), self.hypers(), static=self._static)
+        state, metrics = update(state, self._batch(items), hypers, static=self._static)
         self._set_state(state)
         self._num_steps += 1
         now = time.monotonic()
@@ -197,7 +202,7 @@ class FtwLearner:
         """
         while True:
             if not self.step():
-                time.sleep(_POLL_INTERVAL)
+                time.sleep(POLL_INTERVAL)
 
     def hypers(self) -> Hypers:
         """Returns the current values of all hyperparameters.
@@ -231,8 +236,9 @@ class FtwLearner:
         Raises:
             InvalidArgumentError: It is not an integer of at least 0, or there are no weights yet.
         """
-        self._num_steps = _checks.integer("`step`", step, low=0)
-        self._set_state(self._weights().with_step(self._num_steps))
+        step = _checks.integer("`step`", step, low=0)
+        self._set_state(self._weights().with_step(step))
+        self._num_steps = step
 
     @property
     def state(self) -> dict[str, Any]:
@@ -323,7 +329,9 @@ class FtwLearner:
     def _check_shared_values(self) -> None:
         """Checks that learner and policy network have the same period and internal rewards."""
         mine, network = self.hypers(), self._policy.hypers()
-        pairs = [("internal_rewards", mine.internal_rewards, network.internal_rewards)]
+        pairs = []
+        if self._policy.embed.internal_rewards is not None:
+            pairs.append(("internal_rewards", mine.internal_rewards, network.internal_rewards))
         if isinstance(self._policy.core, RPTH):
             pairs.append(("slow_core_period", mine.slow_core_period, network.slow_core_period))
         for name, given, expected in pairs:

@@ -144,22 +144,40 @@ def create_datasets(  # noqa: PLR0917, FTW's signature
         reward_prediction_sequence_length=reward_prediction_sequence_length,
     )
     store = store_of(learner_client)
-    options = {"transition_adder": False, "using_deprecated_adder": False, "convert_zero_size_to_none": False}
-    row = _specs.from_environment(environment_spec, extra_spec, **options)
-    item = _specs.sequence_specs(row, sequence_length + overlap, first_state_only=True)
-    if overlap:
-        item = MaskedStep(**item._asdict(), mask=TensorSpec((sequence_length + 1,), np.float32))
+    item, window = item_specs(
+        environment_spec, sequence_length, extra_spec, reward_prediction_sequence_length, overlap=overlap
+    )
     queue = TableBatches(store=store, table=QUEUE, batch_size=batch_size, nest=item)
     control = TableBatches(store=store, table=PIXEL_CONTROL, batch_size=batch_size, nest=item)
     if not use_reward_prediction:
         return queue, control if use_pixel_control else None, None, None
-    window_row = _specs.from_environment(environment_spec, None, **options)
-    window = _specs.sequence_specs(window_row, reward_prediction_sequence_length, first_state_only=False)
     nonzero, zero = (
         TableBatches(store=store, table=table, batch_size=config.num_windows, nest=window)
         for table in (NONZERO_REWARD, ZERO_REWARD)
     )
     return queue, control if use_pixel_control else None, nonzero, zero
+
+
+def item_specs(
+    environment_spec: Any,  # noqa: ANN401, by its attributes
+    sequence_length: int,
+    extra_spec: Mapping[str, Any] | None,
+    window_length: int,
+    *,
+    overlap: bool,
+) -> tuple[Any, Any]:
+    """Returns the specs of items `[T, ...]` and of windows for reward prediction; see `create_datasets`.
+
+    Raises:
+        ValueError: The specs are incomplete.
+    """
+    options = {"transition_adder": False, "using_deprecated_adder": False, "convert_zero_size_to_none": False}
+    row = _specs.from_environment(environment_spec, extra_spec, **options)
+    item = _specs.sequence_specs(row, sequence_length + overlap, first_state_only=True)
+    if overlap:
+        item = MaskedStep(**item._asdict(), mask=TensorSpec((sequence_length + 1,), np.float32))
+    window_row = _specs.from_environment(environment_spec, None, **options)
+    return item, _specs.sequence_specs(window_row, window_length, first_state_only=False)
 
 
 def create_reverb_tables(  # noqa: PLR0917, FTW's signature

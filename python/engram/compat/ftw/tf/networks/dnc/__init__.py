@@ -1,1 +1,5 @@
 """The differentiable neural computer (DNC): a recurrent core with a memory."""
+
+from engram.compat.ftw._names import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -50,7 +50,19 @@ class MemoryAccess(LazyModule):
         Returns:
             This object.
         """
-        return self._make_module(lambda made_key: networks.MemoryAccess(in_size, *self._sizes, key=made_key), key)
+        return self._make_module(lambda made_key: self.made(in_size, made_key), key)
+
+    def made(self, in_size: int, key: Any) -> networks.MemoryAccess:  # noqa: ANN401, a JAX key
+        """Returns a new Equinox module of these sizes, which this object does not keep.
+
+        Args:
+            in_size: Size of the inputs' last axis.
+            key: Random key.
+
+        Raises:
+            InvalidArgumentError: A size is not an integer of at least 1.
+        """
+        return networks.MemoryAccess(in_size, *self._sizes, key=key)
 
     def __call__(self, x: jax.Array, state: AccessState) -> tuple[jax.Array, AccessState]:
         """Maps a controller's output `[B, I]` and a state to the words read `[B, R, W]` and the next state."""
@@ -63,6 +75,6 @@ class MemoryAccess(LazyModule):
         Args:
             batch_size: B.
         """
-        made = self.module if self.is_built else networks.MemoryAccess(1, *self._sizes, key=jax.random.key(0))
+        made = self.module if self.is_built else self.made(1, jax.random.key(0))
         state: AccessState = made.initial_state(batch_size)
         return state
