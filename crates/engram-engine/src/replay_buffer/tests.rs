@@ -55,6 +55,13 @@ struct Case {
     items: RingItems,
 }
 
+const ONE_ENVIRONMENT: Case = Case {
+    num_envs: 1,
+    length: 100,
+    exponent: None,
+    items: SEQUENCES,
+};
+
 const SEQUENCES: RingItems = RingItems::Sequences {
     length: 2,
     burn_in: 3,
@@ -286,12 +293,7 @@ fn steps_that_are_not_flushed_survive_the_end_of_the_process_only() {
 #[test]
 fn no_flush_succeeds_after_a_sync_has_failed() {
     let file = TemporaryFile::new("failed-sync");
-    let case = Case {
-        num_envs: 1,
-        length: 100,
-        exponent: None,
-        items: SEQUENCES,
-    };
+    let case = ONE_ENVIRONMENT;
     let mut buffer = open(case, &file.0, "one").unwrap();
     add(&mut buffer, 0, 30);
     flush(&mut buffer);
@@ -338,12 +340,7 @@ fn an_idle_environment_loses_no_flushed_step() {
 #[test]
 fn steps_that_an_episode_overwrites_are_not_restored() {
     let file = TemporaryFile::new("episode");
-    let case = Case {
-        num_envs: 1,
-        length: 100,
-        exponent: None,
-        items: SEQUENCES,
-    };
+    let case = ONE_ENVIRONMENT;
     let mut buffer = open(case, &file.0, "one").unwrap();
     add(&mut buffer, 0, 104); // with the end of an episode
     flush(&mut buffer);
@@ -360,12 +357,7 @@ fn steps_that_an_episode_overwrites_are_not_restored() {
 #[test]
 fn a_flush_that_ends_late_does_not_replace_a_later_one() {
     let file = TemporaryFile::new("late-flush");
-    let case = Case {
-        num_envs: 1,
-        length: 100,
-        exponent: None,
-        items: SEQUENCES,
-    };
+    let case = ONE_ENVIRONMENT;
     let mut buffer = open(case, &file.0, "one").unwrap();
     add(&mut buffer, 0, 30);
     let first = buffer.begin_flush().unwrap();
@@ -383,12 +375,7 @@ fn a_flush_that_ends_late_does_not_replace_a_later_one() {
 #[test]
 fn a_flush_fails_if_closing_the_buffer_meanwhile_has_failed() {
     let file = TemporaryFile::new("failed-close");
-    let case = Case {
-        num_envs: 1,
-        length: 100,
-        exponent: None,
-        items: SEQUENCES,
-    };
+    let case = ONE_ENVIRONMENT;
     for fails in [false, true] {
         let mut buffer = open(case, &file.0, "one").unwrap();
         let [first, second] = [(); 2].map(|()| buffer.begin_flush().unwrap());

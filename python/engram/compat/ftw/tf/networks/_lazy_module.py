@@ -9,7 +9,7 @@ import numpy as np
 from engram.agents.ftw.seeds import seed_sequence
 from engram.errors import InvalidArgumentError
 
-__all__ = ["LazyModule", "attach", "check_is_free", "random_key", "value_of"]
+__all__ = ["LazyModule", "SizedModule", "attach", "check_is_free", "random_key", "value_of"]
 
 
 class LazyModule:
@@ -64,6 +64,25 @@ class LazyModule:
         if not self.is_built:
             self._module = make(_key_of(self._seed) if self._seed is not None or key is None else key)
         return self
+
+
+class SizedModule(LazyModule):
+    """A `LazyModule` whose weights depend on the size of its inputs' last axis."""
+
+    _make: Callable[[int, Any], Any]
+    """Returns a new Equinox module, given that size and a random key."""
+
+    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
+
+        Args:
+            in_size: Size of the inputs' last axis.
+            key: Random key; no effect if this object has a seed. Default: a random one.
+
+        Returns:
+            This object.
+        """
+        return self._make_module(lambda made_key: self._make(in_size, made_key), key)
 
 
 def check_is_free(part: LazyModule, owner: LazyModule) -> None:

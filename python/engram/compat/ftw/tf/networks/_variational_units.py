@@ -10,13 +10,13 @@ from engram.agents.ftw.networks import DNCState, GaussianHeadConfig, LSTMState, 
 from engram.agents.ftw.networks.batch_select import batch_select
 from engram.agents.ftw.networks.gaussian_head import LocScaleDistributionParameters
 from engram.agents.ftw.networks.variational_unit import UnitState
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, value_of
+from engram.compat.ftw.tf.networks._lazy_module import SizedModule, value_of
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
 
 __all__ = ["PeriodicVariationalUnit", "VariationalUnit"]
 
 
-class VariationalUnit(LazyModule):
+class VariationalUnit(SizedModule):
     """An LSTM, with or without a memory, and a Gaussian head on its output."""
 
     def __init__(  # noqa: PLR0917, FTW's signature
@@ -79,7 +79,7 @@ class VariationalUnit(LazyModule):
 
     def __call__(self, x: jax.Array, state: Any) -> tuple[LocScaleDistributionParameters, Any]:  # noqa: ANN401, LSTMState or DNCState
         """Maps inputs `[B, I]` and a state to mean and scale `[B, Z]` and the next state."""
-        self._make_module(lambda key: self._make(x.shape[-1], key))
+        self.build(x.shape[-1])
         if self._memory is None:
             params, unit, _ = self.module(x, UnitState(state, None), None, None)
             return params, unit.lstm

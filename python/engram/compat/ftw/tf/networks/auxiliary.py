@@ -12,7 +12,7 @@ from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.networks import OAR, PixelControlHead, RewardPredictionHead, RPTHOutput
 from engram.agents.ftw.networks.num_actions import static_num_actions
 from engram.agents.ftw.networks.policy_network import CoreState
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, SizedModule
 from engram.compat.ftw.tf.networks.embedding import OAREmbedding
 from engram.compat.ftw.tf.networks.recurrence import LSTM, RPTH, RPTHZWrapper
 from engram.compat.ftw.tf.networks.vision import FtwTorso
@@ -23,7 +23,7 @@ __all__ = ["PixelControl", "RNNPixelControlNetwork", "RewardPrediction", "Reward
 Activation = Callable[[jax.Array], jax.Array]
 
 
-class PixelControl(LazyModule):
+class PixelControl(SizedModule):
     """Action values of each cell of the picture; see `engram.agents.ftw.networks.PixelControlHead`."""
 
     def __init__(
@@ -56,18 +56,6 @@ class PixelControl(LazyModule):
             return PixelControlHead(in_size, num_actions, activation, num_cells=num_cells, channels=channels, key=key)
 
         self._make = make
-
-    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
-
-        Args:
-            in_size: Size of the inputs' last axis.
-            key: Random key; no effect if this object has a seed. Default: a random one.
-
-        Returns:
-            This object.
-        """
-        return self._make_module(lambda made_key: self._make(in_size, made_key), key)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[..., I]` to action values `[..., cells, cells, A]`."""
@@ -158,7 +146,7 @@ class RNNPixelControlNetwork:
         return self.core.initial_state(batch_size)
 
 
-class RewardPrediction(LazyModule):
+class RewardPrediction(SizedModule):
     """Logits of the classes zero, negative and positive; see `engram.agents.ftw.networks.RewardPredictionHead`."""
 
     def __init__(
@@ -185,18 +173,6 @@ class RewardPrediction(LazyModule):
             return RewardPredictionHead(in_size, 1, hidden_size, activation, key=key)
 
         self._make = make
-
-    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
-
-        Args:
-            in_size: Size of the inputs' last axis, L times the size of a frame's features.
-            key: Random key; no effect if this object has a seed. Default: a random one.
-
-        Returns:
-            This object.
-        """
-        return self._make_module(lambda made_key: self._make(in_size, made_key), key)
 
     def __call__(self, features: jax.Array) -> jax.Array:
         """Maps features `[B, D]`, of a window's frames in order, the oldest first, to logits `[B, 3]`."""

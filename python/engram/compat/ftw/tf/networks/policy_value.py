@@ -10,12 +10,12 @@ from engram.agents.ftw import networks
 from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.networks.heads import PolicyValue
 from engram.agents.ftw.networks.num_actions import static_num_actions
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule
+from engram.compat.ftw.tf.networks._lazy_module import SizedModule
 
 __all__ = ["PolicyValueHead"]
 
 
-class PolicyValueHead(LazyModule):
+class PolicyValueHead(SizedModule):
     """Logits and value, with a hidden layer each; see `engram.agents.ftw.networks.PolicyValueHead`."""
 
     def __init__(
@@ -48,5 +48,5 @@ class PolicyValueHead(LazyModule):
 
     def __call__(self, x: jax.Array) -> PolicyValue:
         """Maps `[..., I]` to logits `[..., A]` and values `[...]`."""
-        output: PolicyValue = self._make_module(lambda key: self._make(x.shape[-1], key)).module(x)
+        output: PolicyValue = self.build(x.shape[-1]).module(x)
         return output

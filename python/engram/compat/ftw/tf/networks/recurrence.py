@@ -11,7 +11,14 @@ from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks import GaussianHeadConfig, LSTMState, PeriodicRNNState, RPTHOutput
 from engram.agents.ftw.networks.policy_network import state_batch_size
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, check_is_free, random_key, value_of
+from engram.compat.ftw.tf.networks._lazy_module import (
+    LazyModule,
+    SizedModule,
+    attach,
+    check_is_free,
+    random_key,
+    value_of,
+)
 from engram.compat.ftw.tf.networks._variational_units import PeriodicVariationalUnit, VariationalUnit
 from engram.compat.ftw.tf.networks.distributional import LocScaleDistributionParameters
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
@@ -30,7 +37,7 @@ __all__ = [
 ]
 
 
-class LSTM(LazyModule):
+class LSTM(SizedModule):
     """An LSTM, in place of Sonnet's; see `engram.agents.ftw.networks.LSTM`."""
 
     def __init__(self, hidden_size: int, *, seed: Any = None) -> None:  # noqa: ANN401, see engram.agents.ftw.seeds
@@ -46,17 +53,10 @@ class LSTM(LazyModule):
         super().__init__(seed)
         self.hidden_size = _checks.integer("`hidden_size`", hidden_size)
 
-    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
+        def make(in_size: int, key: Any) -> networks.LSTM:  # noqa: ANN401, a JAX key
+            return networks.LSTM(in_size, hidden_size, key=key)
 
-        Args:
-            in_size: Size of the inputs' last axis.
-            key: Random key; no effect if this object has a seed. Default: a random one.
-
-        Returns:
-            This object.
-        """
-        return self._make_module(lambda made_key: networks.LSTM(in_size, self.hidden_size, key=made_key), key)
+        self._make = make
 
     def __call__(self, x: jax.Array, state: LSTMState[jax.Array]) -> tuple[jax.Array, LSTMState[jax.Array]]:
         """Maps inputs `[B, I]` and a state to the output `[B, H]` and the next state."""

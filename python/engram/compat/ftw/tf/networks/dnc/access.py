@@ -1,18 +1,18 @@
 """The memory of a DNC."""
 
-from typing import Any, Self
+from typing import Any
 
 import jax
 
 from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks import AccessState
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule
+from engram.compat.ftw.tf.networks._lazy_module import SizedModule
 
 __all__ = ["AccessState", "MemoryAccess"]
 
 
-class MemoryAccess(LazyModule):
+class MemoryAccess(SizedModule):
     """Reads and writes a memory; see `engram.agents.ftw.networks.MemoryAccess`."""
 
     def __init__(
@@ -39,18 +39,7 @@ class MemoryAccess(LazyModule):
         super().__init__(seed)
         named = {"memory_size": memory_size, "word_size": word_size, "num_reads": num_reads, "num_writes": num_writes}
         self._sizes = [_checks.integer(f"`{name}`", size) for name, size in named.items()]
-
-    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
-
-        Args:
-            in_size: Size of the inputs' last axis.
-            key: Random key; no effect if this object has a seed. Default: a random one.
-
-        Returns:
-            This object.
-        """
-        return self._make_module(lambda made_key: self.made(in_size, made_key), key)
+        self._make = self.made
 
     def made(self, in_size: int, key: Any) -> networks.MemoryAccess:  # noqa: ANN401, a JAX key
         """Returns a new Equinox module of these sizes, which this object does not keep.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks import DNCState, LSTMState
 from engram.agents.ftw.networks.dnc.controller import clipped, controlled_access, with_reads
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule
+from engram.compat.ftw.tf.networks._lazy_module import SizedModule
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
 from engram.compat.ftw.tf.networks.recurrence import LSTM
 
@@ -18,7 +18,7 @@ __all__ = ["DNC", "DNCState", "DNCWrapper"]
 State: TypeAlias = DNCState[jax.Array, LSTMState[jax.Array]]
 
 
-class DNC(LazyModule):
+class DNC(SizedModule):
     """A DNC with a linear output; see `engram.agents.ftw.networks.DNC`."""
 
     def __init__(
@@ -55,7 +55,7 @@ class DNC(LazyModule):
 
     def __call__(self, x: jax.Array, state: State) -> tuple[jax.Array, State]:
         """Maps inputs `[B, I]` and a state to outputs `[B, O]` and the next state."""
-        output: tuple[jax.Array, State] = self._make_module(lambda key: self._make(x.shape[-1], key)).module(x, state)
+        output: tuple[jax.Array, State] = self.build(x.shape[-1]).module(x, state)
         return output
 
     def initial_state(self, batch_size: int) -> State:
