@@ -275,7 +275,10 @@ impl TableState {
         if options.limits != self.options.limits {
             counters.limiter.limits = options.limits.clone();
         } else if counters.limiter.limits != options.limits {
-            let stays = counters.limiter.limits.check(&options.name, options.max_size);
+            let stays = counters
+                .limiter
+                .limits
+                .check(&options.name, options.max_size);
             stays.map_err(|error| {
                 Error::InvalidArgument(format!(
                     "{error}; this limiter was set with `set_rate_limiter` and stays, because the given table has the \
