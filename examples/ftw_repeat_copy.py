@@ -139,8 +139,8 @@ def main() -> None:
     """Learns, and prints the cost of held-out examples."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--core", choices=("dnc", "rpth", "rpth_dnc"), default="dnc", help="type of the core")
-    parser.add_argument("--updates", type=int, default=10_000, help="largest number of updates; learning ends earlier"
-                        f" where the cost falls to {TARGET_COST:.0%} (default: %(default)s)")  # fmt: skip
+    updates_help = f"largest number of updates (default: 10000); ends at {100 * TARGET_COST:.0f} %% of the first cost"
+    parser.add_argument("--updates", type=int, default=10_000, help=updates_help)
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and the examples (default: 0)")
     args = parser.parse_args()
 

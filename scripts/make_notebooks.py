@@ -32,7 +32,9 @@ def notebook(source: str, *, executed: bool = False) -> str:
     if executed:
         with tempfile.TemporaryDirectory() as directory:
             resources = {"metadata": {"path": directory}}  # where the cells run
-            NotebookClient(content, timeout=TIMEOUT, resources=resources, record_timing=False).execute()
+            NotebookClient(
+                content, timeout=TIMEOUT, resources=resources, record_timing=False, coalesce_streams=True
+            ).execute()
         content.metadata = nbformat.from_dict(METADATA)  # without the version of Python that ran it
     return nbformat.writes(content) + "\n"
 

@@ -50,6 +50,13 @@ def test_a_recipe_reaches_its_return(command):
     pytest.fail(f"no seed reached a mean return of {target}: {means}")
 
 
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in EXAMPLES.glob("*.py") if "import argparse" in path.read_text())
+)
+def test_an_example_explains_its_options(name):
+    assert run(name, "--help").startswith(f"usage: {name} [-h]")
+
+
 def test_scans_evaluate_without_consuming():
     assert run("evaluation.py") == "1528 transitions; mean reward 1.00; sampled 0 times; 1528 left\n"
 
