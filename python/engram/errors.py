@@ -50,12 +50,14 @@ class UnknownTableError(EngramError, LookupError):
 class SignatureError(EngramError, ValueError):
     """The structure, dtype or shape of data differs from a table's signature or from earlier steps.
 
-    Nothing of the rejected step or item is stored.
+    A rejected step or item is not stored. Where only an item is rejected, the method says what happens to its steps.
     """
 
 
 class PriorityError(EngramError, ValueError):
-    """A priority is NaN, or a Prioritized selector does not allow it. Also raised for TD errors that are not numbers.
+    """A priority is NaN, or a Prioritized selector does not allow it.
+
+    Also raised for TD errors that are not one float32, float64, int32 or int64 per step.
 
     Prioritized allows finite priorities of at least 0 whose weight, `priority ** exponent`, is at most 1e290. With a
     negative exponent, a priority can therefore be too close to 0.
@@ -84,8 +86,9 @@ class UnsatisfiableError(EngramError, ValueError):
 class OutOfMemoryError(EngramError, MemoryError):
     """A batch, a chunk of a writer or a replay buffer needs more memory than the system provides or a limit allows.
 
-    Or a server has too many open scans. Items drawn from a table with `max_times_sampled` return to it; in other tables
-    they count as sampled. Nothing of the step or item is stored.
+    Or a server has too many open scans. Items that a `Dataset` has drawn return to their table, and so do those that
+    `sample` has drawn from a table with `max_times_sampled`; in other tables, these count as sampled. Nothing of the
+    step or item is stored.
     """
 
 

@@ -282,8 +282,9 @@ class PatternWriter(_Writer):
             BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
                 the writer's timeout has passed. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
-            PriorityError: The TD errors of an item are NaN or infinite, or its table rejects their priority. The step
-                is stored, and the items of other patterns are created.
+            PriorityError: The TD errors of an item are not one float32, float64, int32 or int64 per step, or its table
+                rejects their priority, for example because it is NaN. The step is stored, and the items of other
+                patterns are created.
             UnsatisfiableError, ClosedError: A table rejected an item. The step is stored, unless the item was in flight
                 before the call.
         """
@@ -304,7 +305,8 @@ class PatternWriter(_Writer):
 
         Raises:
             SignatureError: The arrays differ in `T` or from the columns of earlier steps, one is a masked array, or
-                items would not match their table's signature. Nothing is stored.
+                items would not match their table's signature. Nothing is stored. If the table has no signature, steps
+                with cells of another shape are all stored, but no item that also has earlier steps can be created.
             InvalidArgumentError: The last step is not complete (`partial_step`). Nothing is stored.
             BackpressureError, OutOfMemoryError, UnsatisfiableError, ClosedError, DeadlineExceededError: As in
                 `append`, at one of the steps. The steps before are stored; the text states how many.
@@ -389,7 +391,8 @@ class BatchedWriter(_Writer):
 
         Raises:
             SignatureError: The steps differ from earlier ones, or their items would not match their table's signature.
-                Nothing is stored.
+                Nothing is stored. If the table has no signature, steps with cells of another shape are stored, but no
+                item that also has earlier steps can be created.
             InvalidArgumentError: `episode_ends` has another shape than `[N]`, or numbers that are neither 0 nor 1.
             BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
                 the writer's timeout has passed. Nothing is stored; the call can be repeated.
@@ -426,7 +429,8 @@ class BatchedWriter(_Writer):
 
         Raises:
             SignatureError: The arrays differ in `T` or from the columns of earlier steps, one is a masked array, or
-                items would not match their table's signature. Nothing is stored.
+                items would not match their table's signature. Nothing is stored. If the table has no signature, steps
+                with cells of another shape are all stored, but no item that also has earlier steps can be created.
             InvalidArgumentError: `episode_ends` has another shape than `[N, T]`, or numbers that are neither 0 nor 1.
                 Nothing is stored.
             BackpressureError, OutOfMemoryError, UnsatisfiableError, ClosedError, DeadlineExceededError: As in

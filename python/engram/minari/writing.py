@@ -53,9 +53,9 @@ def write_minari(
 
     Each item is an episode, with the columns that `engram.gymnasium.Episodes` creates: `obs` `[T + 1, ...]`, `action`,
     `reward`, `terminated` and `truncated` `[T, ...]`, optionally `valid` and `extras`. Padding, where `valid` is False,
-    is not written. Extras, which are a nest of dicts or an array (the info `extras`), become `infos` `[T + 1, ...]`,
-    whose first row is zeros. Items of `Sequences` can be written if each is a whole episode. Transitions cannot: their
-    episodes are not known.
+    is not written. Extras, a nest of dicts or a single array, become `infos` `[T + 1, ...]`, whose first row is zeros;
+    a single array becomes the info `extras`. Items of `Sequences` can be written if each is a whole episode.
+    Transitions cannot: their episodes are not known.
 
     The arrays are stored as they are, images without JPEG. The dataset exists only once it is complete. Episodes are
     written when they have 10,000 steps or 64 MiB together: no more than that, and one further episode, is in memory.

@@ -12,7 +12,8 @@ pub struct EnvState {
     pub oldest: u64,
     /// Number of steps ever added, which is the position of the next one.
     pub added: u64,
-    /// Position after the last step whose row has the priority of an item; 0 if priorities are not stored.
+    /// Position after the last step whose row is valid among the priorities: it has the priority of an item, or that of
+    /// none. Rows of later steps are left over. A buffer without priorities keeps the number that an earlier one stored.
     pub priorities_end: u64,
 }
 

@@ -189,7 +189,7 @@ impl<'a> BufferRestore<'a> {
     /// Adds the next steps of an environment.
     ///
     /// # Errors
-    /// [`Error::Payload`] if they are not the next ones, or invalid.
+    /// [`Error::Payload`] if they are not the next ones, or invalid; [`Error::Priority`] if a priority is not allowed.
     pub fn add(&mut self, run: &SavedRun<'_>) -> Result<()> {
         let invalid = |what: String| Err(Error::Payload(what));
         let StepBuffer { ring, index, .. } = &mut *self.buffer;
@@ -213,17 +213,17 @@ impl<'a> BufferRestore<'a> {
             ));
         }
         let step_bytes: usize = ring.columns.iter().map(|column| column.cell_bytes).sum();
-        if run.cells.len() != run.len * step_bytes
-            || run.flags.is_some_and(|flags| flags.len() != run.len)
-            || run
-                .priorities
-                .is_some_and(|bytes| bytes.len() != 8 * run.len)
-        {
-            let (steps, verb) = (
-                count(run.len, "step"),
-                if len == 1 { "has" } else { "have" },
-            );
-            return invalid(format!("{steps} {verb} {} bytes", run.cells.len()));
+        for (what, bytes, expected) in [
+            ("data", Some(run.cells), run.len * step_bytes),
+            ("flags", run.flags, run.len),
+            ("priorities", run.priorities, 8 * run.len),
+        ] {
+            if let Some(bytes) = bytes.filter(|bytes| bytes.len() != expected) {
+                let (steps, len) = (count(run.len, "step"), bytes.len());
+                return invalid(format!(
+                    "the {what} of {steps}: {len} bytes, expected {expected}"
+                ));
+            }
         }
         if run
             .flags

@@ -42,11 +42,13 @@ pub struct StepBufferOptions<'a> {
     pub items: RingItems,
     /// Columns of a batch.
     pub outputs: Vec<OutputColumn>,
-    /// The columns that state where episodes end. Required, unless `items` is `Steps`.
+    /// The columns that state where episodes end. Optional only if `items` is `Steps`, without `hindsight` and stacked
+    /// frames.
     pub episode_columns: Option<EpisodeColumns>,
     /// Index of the column of the rewards. Required if `items` is `Transitions`.
     pub reward_column: Option<usize>,
-    /// How goals are replaced. Requires `episode_columns`, and items of single steps.
+    /// How goals are replaced. Requires `episode_columns`, and `Steps`, or
+    /// `Transitions` with an `n_step` of 1.
     pub hindsight: Option<Hindsight>,
     /// Exponent of a `Prioritized` sampler; `None` for a `Uniform` one.
     pub exponent: Option<f64>,
@@ -102,8 +104,8 @@ impl StepBuffer {
         })
     }
 
-    /// The memory of each column and of the priorities, for settings such as huge pages. It is not accessed before the
-    /// first step is added.
+    /// The memory of each column, of the priorities and of their tree, for settings such as huge pages. It is not accessed
+    /// before the first step is added or restored, or [`Self::reopen`].
     pub fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let columns = self.ring.columns.iter_mut();
         columns
@@ -265,7 +267,8 @@ impl StepBuffer {
         }
     }
 
-    /// Copies `length` steps from each start on, at most as many as there are slots, into one array per column.
+    /// Copies `length` steps from each start on into one array per column. `length` must be at most the number of slots of
+    /// an environment.
     ///
     /// # Errors
     /// None, as for [`Self::gather`].

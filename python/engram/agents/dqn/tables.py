@@ -14,7 +14,7 @@ REPLAY = "replay"
 WEIGHTS = "weights"
 """Table with the newest network, for actors in other processes."""
 EPISODES = "episodes"
-"""Table of the finished episodes of actors in other processes, for the learner."""
+"""Table with the return of each finished episode, one number per item, from actors in other processes."""
 
 
 class Step(NamedTuple):

@@ -115,7 +115,7 @@ class RunDirectory:
 
         Raises:
             StorageError: Orbax or the store could not write, for example because the disk is full.
-            OSError: Another file could not be written. In both cases, what was written is removed.
+            OSError: Another file could not be written. In both cases, an incomplete checkpoint is removed.
         """
         counts = checkpoint.counts
         target = self._checkpoints / f"{counts['frames']:012}-{counts['learner_steps']:012}"

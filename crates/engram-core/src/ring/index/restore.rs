@@ -106,7 +106,7 @@ impl ItemIndex {
         Ok(())
     }
 
-    /// Position after the last step of an environment whose row has the priority of an item, or [`NO_ITEM`].
+    /// [`EnvState::priorities_end`](super::super::EnvState::priorities_end) of an environment.
     pub(in crate::ring) fn priorities_end(&self, env: usize) -> u64 {
         match self.priorities {
             Some(_) => self.ranges[env].positions().end,
@@ -141,7 +141,7 @@ impl ItemIndex {
         };
         let mut largest = 0.0;
         for (row, _) in rows().filter(|(_, is_item)| *is_item) {
-            largest = f64::max(largest, priorities.get(row)); // not NaN
+            largest = f64::max(largest, priorities.get(row)); // ignores NaN, an item without a priority
         }
         let initial = if largest > 0.0 {
             largest
