@@ -10,7 +10,7 @@ __all__ = ["abandoned_text", "column_text", "columns_text", "counted", "nest_tex
 def abandoned_text(text: str) -> str:
     """Returns the text of a writer's error for callers that cannot use the writer again: waiting items are dropped."""
     text = text.replace("it stays queued", "it is dropped").replace("they stay queued", "they are dropped")
-    text = re.sub(r" \(`max_(?:waiting|in_flight)_items` = \d+\)", ", which are dropped", text)
+    text = re.sub(r" \(`max_(?:waiting|in_flight)_items` = \d+\)", " (these items are dropped)", text)
     advice = ": sample in another thread meanwhile, or read into a table that does not wait"
     batch_advice = "insert fewer items at once, or sample in another thread"
     return re.sub(rf": (?:sample (?:first|before you write more.*)|{batch_advice})$", advice, text)

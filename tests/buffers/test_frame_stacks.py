@@ -101,7 +101,8 @@ def test_wrong_stacks_are_rejected():
         ReplayBuffer(100, transforms=[FrameStack("obs", 4), FrameStack("obs/screen", 4)])
     with raises(
         InvalidArgumentError,
-        "`capacity` must be at least 4 for 1 environment and items of up to 4 steps; got 3",
+        "`capacity` must be at least 4 for 1 environment and items of up to 1 step and 3 "
+        "steps before them, for FrameStack; got 3",
     ):
         ReplayBuffer(3, transforms=[FrameStack("obs", 4)])
 

@@ -296,9 +296,18 @@ def insert(store, data):
         ),
         ({"terminated": np.ones((2, 1), bool)}, "`terminated` must be bool[T]; got bool[2, 1]"),
         ({"valid": np.ones(1, bool)}, "`valid` must have as many steps as `reward`, 2; got 1"),
-        ({"obs": np.zeros((3, 5))}, "`obs` must have the shape [3, 2], as its space has; got float64[3, 5]"),
-        ({"obs": np.zeros((2, 2))}, "`obs` must have the shape [3, 2], as its space has; got float64[2, 2]"),
-        ({"action": np.zeros((2, 1))}, "`action` must have the shape [2], as its space has; got float64[2, 1]"),
+        (
+            {"obs": np.zeros((3, 5))},
+            "`obs` must have the shape [3, 2]: 3 values of shape [2], as its space has; got float64[3, 5]",
+        ),
+        (
+            {"obs": np.zeros((2, 2))},
+            "`obs` must have the shape [3, 2]: 3 values of shape [2], as its space has; got float64[2, 2]",
+        ),
+        (
+            {"action": np.zeros((2, 1))},
+            "`action` must have the shape [2]: 2 values of shape [], as its space has; got float64[2, 1]",
+        ),
     ],
 )
 def test_items_that_are_no_episodes(changes, text, datasets_path):

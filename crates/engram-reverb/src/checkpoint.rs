@@ -79,8 +79,8 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
         let missing = table.missing_signature_part?;
         Some(format!(
             "table `{name}`: {missing} could not be imported, so dm-reverb's clients do not receive this part; to give \
-             them the whole signature, set `reverb_signature`, with all other options of the table, in the file for \
-             `engram serve --tables`"
+             them another signature, declare the table, with all its options, in a file for `engram serve`: \
+             `--tables` (`reverb_signature`, without bounds) or `--reverb-config`"
         ))
     });
     let notes = notes.collect();

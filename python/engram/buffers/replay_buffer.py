@@ -107,10 +107,11 @@ class ReplayBuffer:
         steps_after = items.max_length - 1 if isinstance(items, Episodes) else 0  # until the next item is complete
         if item_steps + steps_after > self._ring_length:
             environments = counted(self._num_envs, "environment")
+            before = f" and {counted(lookback, 'step')} before them, for FrameStack" if lookback else ""
             until = ", each stored until the next one is complete" if steps_after else ""
             raise InvalidArgumentError(
                 f"`capacity` must be at least {(item_steps + steps_after) * self._num_envs} for {environments} and "
-                f"items of up to {counted(item_steps, 'step')}{until}; got {capacity}"
+                f"items of up to {counted(items._max_steps, 'step')}{before}{until}; got {capacity}"  # noqa: SLF001
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
         self._path: str | None = None

@@ -8,7 +8,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Dict, Tuple
 
 from engram import _checks
-from engram._text import columns_text
+from engram._text import columns_text, counted
 from engram.errors import InvalidArgumentError, SignatureError
 
 __all__ = ["Env", "Spaces", "checked_spaces", "checked_values"]
@@ -89,7 +89,8 @@ def checked_values(space: gymnasium.Space[Any], values: Any, length: int, what: 
         return tuple(checked_values(part, each, length, f"{what}/{number}") for number, (part, each) in parts)
     shape = (length, *(space.shape or ()))
     if not isinstance(values, np.ndarray) or values.shape != shape:
-        raise SignatureError(f"{what} must have the shape {list(shape)}, as its space has; got {_kind(values)}")
+        of_space = f"{counted(length, 'value')} of shape {list(shape[1:])}, as its space has"
+        raise SignatureError(f"{what} must have the shape {list(shape)}: {of_space}; got {_kind(values)}")
     return values
 
 

@@ -50,8 +50,8 @@ def encode(max_times_sampled: int, signature: Any, directory: str | None = None)
     note = json.dumps({"reverb": content})
     if len(note) > _MAX_BYTES:
         raise ValueError(
-            f"Unsupported signature: its encoding has {len(note)} bytes, the maximum is {_MAX_BYTES}. Array bounds of "
-            "BoundedTensorSpec are largest; use scalar bounds or TensorSpec instead"
+            f"Unsupported signature: its encoding has {len(note)} bytes, the maximum is {_MAX_BYTES}; use fewer "
+            "columns, shorter names, or no array bounds of BoundedTensorSpec"
         )
     return note
 

@@ -89,7 +89,8 @@ def test_updates_after_each_game_agree_with_the_fit():
 def test_games_are_checked():
     with raises(
         InvalidArgumentError,
-        "`blue`, `red` and `scores` must have the shapes [G, members], [G, members] and [G]; got (1, 1), (2, 1) and"
+        "`blue`, `red` and `scores` must have the shapes [G, members], [G, members] and [G], with at least one "
+        "game; got (1, 1), (2, 1) and"
         " (1,)",
     ):
         fit_ratings([[0]], [[1], [1]], [1], 2)

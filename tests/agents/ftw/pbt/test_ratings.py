@@ -57,7 +57,7 @@ def test_updates_sum_to_zero():
 def test_outcomes_are_checked():
     with raises(InvalidArgumentError, "`outcome` must be 0 (team 1 won), 0.5 (draw) or 1 (team 2 won); got 0.3"):
         update_ratings([1000], [1000], 0.3)
-    with raises(InvalidArgumentError, "`probability` must be between 0 and 1; got 1"):
+    with raises(InvalidArgumentError, "`probability` must be above 0 and below 1; got 1"):
         rating_gap(1)
 
 

@@ -122,8 +122,8 @@ def _check_games(
 ) -> None:
     if blue.ndim != 2 or red.ndim != 2 or not len(blue) == len(red) == len(scores) > 0:  # noqa: PLR2004, the axes
         raise InvalidArgumentError(
-            "`blue`, `red` and `scores` must have the shapes [G, members], [G, members] and [G]; got"
-            f" {blue.shape}, {red.shape} and {scores.shape}"
+            "`blue`, `red` and `scores` must have the shapes [G, members], [G, members] and [G], with at least one"
+            f" game; got {blue.shape}, {red.shape} and {scores.shape}"
         )
     players = np.concatenate([blue.ravel(), red.ravel(), [anchor]])
     if players.min() < 0 or players.max() >= num_players:

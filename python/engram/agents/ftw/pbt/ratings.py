@@ -34,7 +34,7 @@ def team_win_probability(blue: npt.ArrayLike, red: npt.ArrayLike) -> Any:  # noq
 def rating_gap(probability: float) -> float:
     """Returns by how many points a player who wins with this probability is above the opponent."""
     if not 0 < probability < 1:
-        raise InvalidArgumentError(f"`probability` must be between 0 and 1; got {probability}")
+        raise InvalidArgumentError(f"`probability` must be above 0 and below 1; got {probability}")
     return float(SCALE * np.log(probability / (1 - probability)))
 
 

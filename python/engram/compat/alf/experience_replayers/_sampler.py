@@ -143,9 +143,10 @@ class Sampler:
         if sequence_length == priorities.sequence_length:
             return
         if priorities.sequence_length > 1:
+            effect = "are lost" if sequence_length > priorities.sequence_length else "are the initial one"
             warnings.warn(
                 f"`batch_length` changes from {priorities.sequence_length} to {sequence_length}: the priorities of "
-                "some steps are lost; use one buffer for each `batch_length`",
+                f"some steps {effect}; use one buffer for each `batch_length`",
                 stacklevel=4,
             )
         priorities.change_sequence_length(sequence_length, gone, added)
