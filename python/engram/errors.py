@@ -50,7 +50,7 @@ class UnknownTableError(EngramError, LookupError):
 class SignatureError(EngramError, ValueError):
     """The structure, dtype or shape of data differs from a table's signature or from earlier steps.
 
-    A rejected step or item is not stored. Where only an item is rejected, the method says what happens to its steps.
+    A rejected step or item is not stored. Where only an item is rejected, the method states what happens to its steps.
     """
 
 
