@@ -32,8 +32,7 @@ class FixedBuffersModule(torch.nn.Module):
 class HostModule(FixedBuffersModule):
     """A module whose buffers stay on the host, with their dtype, whatever `.to()` is called with.
 
-    Args:
-        shared: True to create the buffers in memory that forked processes share.
+    If `shared`, they are in memory that forked processes share.
     """
 
     def __init__(self, *, shared: bool = False) -> None:
@@ -63,11 +62,7 @@ class HostModule(FixedBuffersModule):
 
 
 def host_ints(what: str, values: Any) -> Ints:  # noqa: ANN401, a tensor or what NumPy converts to an array
-    """Returns integers, given as a tensor of any device or as what NumPy converts, as an int64 array.
-
-    Raises:
-        TypeError: The values are not integers.
-    """
+    """Returns integers, given as a tensor of any device or as what NumPy converts, as an int64 array."""
     array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"{what} must be integers; got dtype {array.dtype}")

@@ -119,12 +119,7 @@ class StepColumns:
         """Converts a step to a row, with one value or None per column.
 
         Also returns True if all columns have a value. False means that some may have none. New leaves become columns,
-        unless `check` raises an error.
-
-        Raises:
-            ValueError: A value differs from its column in dtype or shape, or a leaf replaces a nest or the reverse.
-                Nothing is changed.
-            TypeError: A value cannot be stored in a column. Nothing is changed.
+        unless `check` raises an error. An error changes nothing.
         """
         leaves: list[Any] = []
         for index, plan in enumerate(self._plans):
@@ -226,11 +221,7 @@ def chunk_length(columns: Sequence[Column], kept: int) -> int:
 
 
 def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """Returns the array after checking that it has the column's dtype, if the column has one.
-
-    Raises:
-        ValueError: The dtype differs.
-    """
+    """Returns the array after checking that it has the column's dtype, if the column has one."""
     if column.dtype is not None and array.dtype != column.dtype:
         raise ValueError(
             f"Tensor of wrong dtype provided for column {column.label}. Got {dtype_name(array.dtype)} but expected "
@@ -240,11 +231,7 @@ def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
 
 
 def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """Returns the array after checking that it has the column's dtype and shape, if the column has a value.
-
-    Raises:
-        ValueError: The dtype or the shape differs.
-    """
+    """Returns the array after checking that it has the column's dtype and shape, if the column has a value."""
     checked_dtype(array, column)
     if column.dtype is not None and array.shape != column.shape:
         raise ValueError(
@@ -255,11 +242,7 @@ def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
 
 
 def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, nests
-    """Returns a nest with the leaves of both nests and the containers of `old`. `path` is where they are in the step.
-
-    Raises:
-        ValueError: The containers at a path differ.
-    """
+    """Returns a nest with the leaves of both nests, at a path of the step, and the containers of `old`."""
     if new is None:
         return old
     if is_leaf(old) and is_leaf(new):

@@ -389,11 +389,7 @@ class Client:
             ) from error
 
     def _signature(self, table: str) -> Any:  # noqa: ANN401, a nest
-        """Returns a table's signature, a nest of this package's specs or None. Signatures are cached.
-
-        Raises:
-            KeyError: The table does not exist.
-        """
+        """Returns a table's signature, a nest of this package's specs or None. Signatures are cached."""
         if self._signatures is None or table not in self._signatures:
             infos = self._table_infos()
             self._signatures = {name: signature_of(info) for name, info in infos.items()}

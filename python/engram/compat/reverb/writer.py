@@ -301,9 +301,6 @@ def _checked_value(array: Array, column: Column, reshaped: list[tuple[Column, Ar
     """Returns a value after checking its dtype, which the first value sets.
 
     Adds column and value to `reshaped` if the shape differs from that of the value before.
-
-    Raises:
-        ValueError: The dtype differs from that of earlier values.
     """
     checked_dtype(array, column)
     if column.dtype is None or array.shape != column.shape:

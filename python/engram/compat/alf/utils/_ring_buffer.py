@@ -371,14 +371,7 @@ class RingBuffer(FixedBuffersModule):
         return torch.from_numpy(rows.ravel()).to(self._place)
 
     def _read(self, envs: Ints, positions: Ints, field: Any = None, *, convert: bool = True) -> Any:  # noqa: ANN401, any nest
-        """Reads steps.
-
-        Args:
-            envs: Environments.
-            positions: Of the steps; broadcast with `envs`.
-            field: The index of a leaf, or a nest of indices. None: the nest of all leaves.
-            convert: True to move them to the default device.
-        """
+        """Reads steps at positions, broadcast with `envs`. `field`: the index of a leaf, or a nest of indices."""
         rows, shape = self._rows(envs, positions), np.broadcast_shapes(envs.shape, positions.shape)
 
         def leaf(index: int) -> torch.Tensor:

@@ -13,12 +13,7 @@ Constructor = TypeVar("Constructor", bound=Callable[..., None])
 
 
 def constructor_like(init: Callable[..., None], **defaults: Any) -> Callable[[Constructor], Constructor]:  # noqa: ANN401, values
-    """Gives a constructor that takes keywords the signature and docstring of another one, with some other defaults.
-
-    Args:
-        init: The other one.
-        **defaults: Other defaults by argument.
-    """
+    """Gives a constructor that takes keywords the signature and docstring of another one, with some other defaults."""
     signature = inspect.signature(init)
     parameters = [each.replace(default=defaults.get(each.name, each.default)) for each in signature.parameters.values()]
     signature = signature.replace(parameters=parameters)
@@ -37,11 +32,7 @@ def constructor_like(init: Callable[..., None], **defaults: Any) -> Callable[[Co
 
 
 def one_spelling(*, use_pixel_cotrol: bool, use_pixel_control: bool | None) -> bool:
-    """Returns the value of an argument with two spellings. The first one is True by default, the second one None.
-
-    Raises:
-        InvalidArgumentError: A value is not a bool, or they contradict each other.
-    """
+    """Returns the value of an argument with two spellings. The first one is True by default, the second one None."""
     _checks.boolean("`use_pixel_cotrol`", use_pixel_cotrol)
     if use_pixel_control is None:
         return use_pixel_cotrol
