@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 import textwrap
 from dataclasses import dataclass, field, is_dataclass
 from types import FunctionType, ModuleType
@@ -15,6 +16,7 @@ from engram import errors
 from engram.compat.reverb import errors as compat_errors
 
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
+_OTHERS = re.compile(r"[Aa]rguments(?: and errors)? are\s+those of\s+(?:the constructor|`(\w+)`)")
 _ENTRY = re.compile(r"^ {4}\*{0,2}([A-Za-z_][\w.]*(?:, \*{0,2}[A-Za-z_][\w.]*)*):")
 
 
@@ -106,6 +108,16 @@ def parse_docstring(docstring: str | None) -> ParsedDocstring:
         elif section:
             parsed.texts[section[-1]] += line
     return parsed
+
+
+def referred_sections(name: Name) -> list[dict[str, list[str]]]:
+    """Sections of the docstrings to which a docstring refers: "The other arguments and errors are those of `name`."."""
+    sections = []
+    for other in _OTHERS.findall(name.value.__doc__ or ""):
+        value = getattr(sys.modules[name.function.__module__], other) if other else name.owner
+        value = value.__init__ if inspect.isclass(value) else value
+        sections.append(parse_docstring(value.__doc__).sections)
+    return sections
 
 
 def parameters(function: FunctionType) -> list[str]:

@@ -79,17 +79,14 @@ class BoundedTensorSpec(TensorSpec):
         maximum: npt.ArrayLike,
         name: str | None = None,
     ) -> None:
-        """Creates a spec.
+        """Creates a spec. The other arguments and errors are those of `TensorSpec`.
 
         Args:
-            shape: As in `TensorSpec`.
-            dtype: As in `TensorSpec`.
             minimum: Lowest allowed value, inclusive: a number or an array.
             maximum: Highest allowed value, inclusive: a number or an array.
-            name: As in `TensorSpec`.
 
         Raises:
-            TypeError: As in `TensorSpec`; or the dtype is text, or a bound is None.
+            TypeError: The dtype is text, or a bound is None.
             ValueError: A bound cannot be converted to the dtype, or its shape does not broadcast with the spec's.
         """
         super().__init__(shape, dtype, name)

@@ -124,23 +124,10 @@ class PeriodicVariationalUnit(VariationalUnit):
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 
+        The other arguments and errors are those of `VariationalUnit`.
+
         Args:
             period: Steps between two changes: an integer, or an `IntHyperparameter`, read at each call.
-            hidden_size: As in `VariationalUnit`, like all that follow.
-            num_dimensions: See there.
-            shared_memory: See there.
-            dnc_clip_value: See there.
-            use_dnc_linear_projection: See there.
-            init_scale: See there.
-            min_scale: See there.
-            tanh_mean: See there.
-            fixed_scale: See there.
-            w_init: See there.
-            b_init: See there.
-            seed: See there.
-
-        Raises:
-            InvalidArgumentError: An argument has the wrong type or value.
         """
         super().__init__(
             hidden_size, num_dimensions, shared_memory, dnc_clip_value, use_dnc_linear_projection, init_scale,

@@ -77,19 +77,11 @@ class RNNPixelControlNetwork:
         channels: int = 32,
         seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
     ) -> None:
-        """Checks the arguments.
+        """Checks the arguments. The other arguments and errors are those of `PixelControl`.
 
         Args:
             embed: The embedding of the policy network.
             core: The core of the policy network, or a wrapper of it.
-            num_actions: See `PixelControl`.
-            activation: See `PixelControl`.
-            num_cells: See `PixelControl`.
-            channels: See `PixelControl`.
-            seed: Seed of the head's weights.
-
-        Raises:
-            InvalidArgumentError: An argument has the wrong type or value.
         """
         core = core.core if isinstance(core, RPTHZWrapper) else core
         if not isinstance(embed, OAREmbedding):
