@@ -97,14 +97,13 @@ def dtypes_and_shapes(
 class ElementSource:
     """How items are fetched and converted to elements.
 
-    `info_shape` is the shape of each info field of an element, `extra_axes` the number of leading axes of the data that
-    the table's signature does not include.
+    `info_shape` is the shape of each info field of an element. The data has the same axes first; the table's signature
+    does not include them.
     """
 
     fetch_options: FetchOptions
     convert: Convert
     info_shape: tuple[int | None, ...] = ()
-    extra_axes: int = 0
 
 
 def init_server_dataset(
@@ -200,7 +199,7 @@ def read_table(
                 fetch_options = replace(fetch_options, single_items=True)
             signature = _table_note.decode(info.note).signature
             if signature is not None:
-                check_signature(table, specs, signature, source.extra_axes)
+                check_signature(table, specs, signature, len(source.info_shape))
 
     def convert(block: ColumnBlock) -> Elements:
         elements = source.convert(table, specs, block)

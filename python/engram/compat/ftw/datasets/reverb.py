@@ -252,7 +252,6 @@ def _make_dataset(
             fetch_options=fetch_options,
             convert=cut_into_sequences(sequence_length),
             info_shape=(sequence_length,),
-            extra_axes=1,
         )
     else:
         nest = specs.nest
