@@ -19,7 +19,8 @@ from engram.agents.ftw.hyperparameters import HyperparametersContainer, Range, i
 from engram.agents.ftw.internal_rewards import InternalRewards, initialize_internal_rewards
 from engram.agents.ftw.replay import QUEUE, can_sample_auxiliary, can_sample_queue, make_tables
 from engram.agents.ftw.seeds import seed_sequence
-from engram.compat.ftw.agents.tf.ftw._constructors import constructor_like, one_spelling
+from engram.compat.ftw._same_arguments import same_arguments
+from engram.compat.ftw.agents.tf.ftw._constructors import one_spelling
 from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
 from engram.compat.ftw.agents.tf.ftw.learning import POLL_INTERVAL, FtwLearner
 from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets, item_specs
@@ -389,7 +390,7 @@ class FTW(FTWWithoutActor):
     Its constructor has the arguments of `FTWWithoutActor`.
     """
 
-    @constructor_like(FTWWithoutActor.__init__, max_queue_size=32, batch_size=16)
+    @same_arguments(FTWWithoutActor.__init__, max_queue_size=32, batch_size=16)
     def __init__(self, **arguments: Any) -> None:  # noqa: ANN401, see the decorator
         super().__init__(**arguments)
         self._actor = self._make_actor(self._actor_seed, timeout=0)
