@@ -112,11 +112,12 @@ def parse_docstring(docstring: str | None) -> ParsedDocstring:
 
 def referred_sections(name: Name) -> list[dict[str, list[str]]]:
     """Sections of the docstrings to which a docstring refers: "The other arguments and errors are those of `name`."."""
+    texts = [name.value.__doc__ or "", (name.owner.__doc__ or "") if name.path.endswith("__init__") else ""]
     sections = []
-    for other in _OTHERS.findall(name.value.__doc__ or ""):
+    for other in _OTHERS.findall("\n".join(texts)):
         value = getattr(sys.modules[name.function.__module__], other) if other else name.owner
-        value = value.__init__ if inspect.isclass(value) else value
-        sections.append(parse_docstring(value.__doc__).sections)
+        values = (value, value.__init__) if inspect.isclass(value) else (value,)
+        sections += [parse_docstring(each.__doc__).sections for each in values]
     return sections
 
 
