@@ -150,6 +150,8 @@ def faults(name: Name) -> list[str]:
     sections = [docstring.sections, *referred_sections(name), class_sections(name)]
     documented = [each for section in sections for each in section.get("Args", [])]
     documented += [each for each in sections[-1].get("Attributes", []) if each not in documented]
+    if name.path.startswith("engram.compat."):
+        documented += re.findall(r"`(\w+)`", docstring.first)  # one line documents an argument that it names
     taken = parameters(name.function)
     problems = [f"argument {each}" for each in taken if each not in documented]
     problems += [f"unknown argument {each}" for each in docstring.sections.get("Args", []) if each not in taken]

@@ -314,10 +314,7 @@ class Client:
                 self._store.delete(table, np.array(deleted, np.uint64))
 
     def reset(self, table: str) -> None:
-        """Removes all items of a table and sets its counters to 0. Waiting calls continue to wait.
-
-        Args:
-            table: Name of the table.
+        """Removes all items of `table` and sets its counters to 0. Waiting calls continue to wait.
 
         Raises:
             TypeError: `table` is not text.

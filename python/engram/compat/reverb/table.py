@@ -153,10 +153,7 @@ class Table:
             return to_reverb_info(self._current_store().info()[self._name])
 
     def can_sample(self, num_samples: int) -> bool:
-        """True if the rate limiter allows `num_samples` samples now.
-
-        Args:
-            num_samples: From 1 to 2**31 - 1.
+        """True if the rate limiter allows `num_samples` samples now, from 1 to 2**31 - 1.
 
         Raises:
             TypeError: `num_samples` is not an integer, or is above 2**31 - 1.
@@ -166,10 +163,7 @@ class Table:
             return self._current_store()._native.can_sample(self._name, _count("num_samples", num_samples))  # noqa: SLF001
 
     def can_insert(self, num_inserts: int) -> bool:
-        """True if the rate limiter allows `num_inserts` inserts now.
-
-        Args:
-            num_inserts: From 1 to 2**31 - 1.
+        """True if the rate limiter allows `num_inserts` inserts now, from 1 to 2**31 - 1.
 
         Raises:
             TypeError: `num_inserts` is not an integer, or is above 2**31 - 1.

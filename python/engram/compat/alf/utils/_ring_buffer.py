@@ -127,11 +127,7 @@ class RingBuffer(FixedBuffersModule):
         return self._array(POS)
 
     def circular(self, pos: Any) -> Any:  # noqa: ANN401, a tensor or a number
-        """Returns the slots of positions: `pos` modulo `max_length`, at least 0.
-
-        Args:
-            pos: Positions: a tensor or a number.
-        """
+        """Returns the slots of positions: `pos`, a tensor or a number, modulo `max_length`; at least 0."""
         return pos % self._max_length
 
     def get_earliest_position(self, env_ids: Any = None) -> torch.Tensor:  # noqa: ANN401, integers

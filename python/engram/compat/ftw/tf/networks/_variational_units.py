@@ -88,11 +88,7 @@ class VariationalUnit(SizedModule):
         return params, DNCState(unit.reads, access_state, unit.lstm)
 
     def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401, LSTMState or DNCState
-        """Returns zeros for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros for `batch_size` elements."""
         zeros = jnp.zeros((batch_size, self.hidden_size))
         lstm = LSTMState(zeros, zeros)
         if self._memory is None:
@@ -147,11 +143,7 @@ class PeriodicVariationalUnit(VariationalUnit):
         return params, PeriodicRNNState(core_state, params, state.step + 1)
 
     def initial_state(self, batch_size: int) -> PeriodicRNNState:
-        """Returns zeros for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros for `batch_size` elements."""
         zeros = jnp.zeros((batch_size, self.num_dimensions))
         params = LocScaleDistributionParameters(zeros, zeros)
         step = jnp.zeros(batch_size, jnp.int32)
