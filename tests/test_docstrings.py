@@ -185,6 +185,20 @@ def test_docstrings_are_complete(module):
 # --- tests of the audit ---------------------------------------------------------------------------
 
 
+def drawn(n: int) -> list[int]:
+    """Returns items.
+
+    Args:
+        n: How many.
+
+    Raises:
+        ValueError: `n` is below 1.
+    """
+    if n < 1:
+        raise ValueError(n)
+    return [n]
+
+
 class Audited:
     """A class whose docstrings have the faults of `AUDITED_FAULTS`."""
 
@@ -221,6 +235,11 @@ class Audited:
     def _late() -> TimeoutError:
         return TimeoutError()
 
+    def more(self, n: int, seed: int) -> list[int]:  # noqa: ARG002, an example
+        """Returns items. The other arguments and errors are those of `drawn`."""
+        _arguments.integer("n", n)
+        return drawn(n)
+
     @property
     def count(self) -> int:
         """How many.
@@ -242,6 +261,7 @@ AUDITED_FAULTS = {
         "raises TypeError (in integer)",
         "raises TimeoutError (in Audited._drawn)",
     ],
+    "more": ["argument seed", "raises TypeError (in integer)"],
     "count": ["raises KeyError (in Audited._drawn)"],
 }
 
