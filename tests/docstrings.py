@@ -16,7 +16,7 @@ from engram import errors
 from engram.compat.reverb import errors as compat_errors
 
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
-_OTHERS = re.compile(r"[Aa]rguments(?: and errors)? are\s+those of\s+(?:the constructor|`(\w+)`)")
+_OTHERS = re.compile(r"[Aa]rguments(?:\s+and\s+errors)?\s+are\s+those\s+of\s+(?:the\s+constructor|`(\w+)`)")
 _ENTRY = re.compile(r"^ {4}\*{0,2}([A-Za-z_][\w.]*(?:, \*{0,2}[A-Za-z_][\w.]*)*):")
 
 

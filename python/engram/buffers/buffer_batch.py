@@ -1,6 +1,6 @@
 """Batches that a replay buffer samples."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,7 @@ class BufferBatchInfo(BatchInfoBase):
 
     @property
     def relabeled(self) -> npt.NDArray[np.bool_] | None:
-        """bool `[B]`: True for the items that got another goal; None without `HER`, and in a scan."""
+        """True for the items that got another goal, bool `[B]`; None without `HER`, and in a scan."""
         return self._array("relabeled")
 
 
