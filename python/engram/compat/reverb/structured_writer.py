@@ -4,6 +4,8 @@ import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._config_builder import (
     Condition,
@@ -23,7 +25,7 @@ from engram.compat.reverb._flatteners import LEAF_CLASSES, Flatten, flattener, i
 from engram.compat.reverb._pattern_writer import pattern_writer
 from engram.compat.reverb._patterns import already_set_text, check_source_leaves, history_length, source_leaves
 from engram.compat.reverb._signature_inference import infer_signature, unpack_pattern
-from engram.compat.reverb._steps import Column, NewTypes, checked, chunk_length, convert_in_place
+from engram.compat.reverb._steps import Column, NewTypes, checked, chunk_length
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
@@ -172,15 +174,21 @@ class StructuredWriter:
 
     def _row(self, leaves: list[Any]) -> tuple[list[Any], NewTypes]:
         """Returns the leaves that configs read, converted for the engine, and the first values among them."""
-        row = [leaves[number] for number in self._source_leaves]
-        if convert_in_place(row, self._columns) is not None:
-            return row, []
-        row = [
-            None if value is None else checked(_nest.as_array(value), column)
-            for value, column in zip(row, self._columns, strict=True)
-        ]
-        pairs = zip(self._columns, row, strict=True)
-        return row, [(column, value) for column, value in pairs if value is not None and column.dtype is None]
+        row: list[Any] = []
+        first_values: NewTypes = []
+        # Not `convert_in_place`, which takes a list of these leaves: an append would take 8 % longer.
+        for number, column in zip(self._source_leaves, self._columns, strict=True):
+            value = leaves[number]
+            kind = type(value)
+            fits = kind in column.scalar_types or value is None
+            if kind is np.ndarray:
+                fits = value.dtype == column.exact_dtype and value.shape == column.shape
+            if not fits:
+                value = checked(_nest.as_array(value), column)
+                if column.dtype is None:
+                    first_values.append((column, value))
+            row.append(value)
+        return row, first_values
 
     def _append_took_effect(self) -> bool:
         """True if the engine stored the last append although it raised an error."""
