@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 import textwrap
 from dataclasses import dataclass, field, is_dataclass
 from types import FunctionType, ModuleType
@@ -15,6 +16,7 @@ from engram import errors
 from engram.compat.reverb import errors as compat_errors
 
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
+_OTHERS = re.compile(r"[Aa]rguments(?:\s+and\s+errors)?\s+are\s+those\s+of\s+(?:the\s+constructor|`(\w+)`)")
 _ENTRY = re.compile(r"^ {4}\*{0,2}([A-Za-z_][\w.]*(?:, \*{0,2}[A-Za-z_][\w.]*)*):")
 
 
@@ -106,6 +108,17 @@ def parse_docstring(docstring: str | None) -> ParsedDocstring:
         elif section:
             parsed.texts[section[-1]] += line
     return parsed
+
+
+def referred_sections(name: Name) -> list[dict[str, list[str]]]:
+    """Sections of the docstrings to which a docstring refers: "The other arguments and errors are those of `name`."."""
+    texts = [name.value.__doc__ or "", (name.owner.__doc__ or "") if name.path.endswith("__init__") else ""]
+    sections = []
+    for other in _OTHERS.findall("\n".join(texts)):
+        value = getattr(sys.modules[name.function.__module__], other) if other else name.owner
+        values = (value, value.__init__) if inspect.isclass(value) else (value,)
+        sections += [parse_docstring(each.__doc__).sections for each in values]
+    return sections
 
 
 def parameters(function: FunctionType) -> list[str]:

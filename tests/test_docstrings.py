@@ -14,7 +14,18 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from compat_tables import serving, table
-from docstrings import Name, fields, kind_named, modules, names_of, parameters, parse_docstring, raised, returns
+from docstrings import (
+    Name,
+    fields,
+    kind_named,
+    modules,
+    names_of,
+    parameters,
+    parse_docstring,
+    raised,
+    referred_sections,
+    returns,
+)
 
 from engram.compat import reverb
 from engram.compat.reverb import _arguments
@@ -119,6 +130,15 @@ IMPOSSIBLE = {
 """Errors that the source code seems to raise, by public name and class, and why they cannot occur."""
 
 
+def class_sections(name: Name) -> dict[str, list[str]]:
+    """Sections of the class's docstring about a member: about `__init__`, or about errors if that has its own docs."""
+    sections = parse_docstring(name.owner.__doc__).sections if name.owner else {}
+    if name.path.endswith("__init__"):
+        return sections
+    init = getattr(name.owner, "__init__", None)
+    return {"Raises": sections.get("Raises", [])} if inspect.isfunction(init) and init.__doc__ else {}
+
+
 def faults(name: Name) -> list[str]:
     """Problems of a docstring."""
     init = name.path.endswith("__init__")
@@ -127,9 +147,11 @@ def faults(name: Name) -> list[str]:
     docstring = parse_docstring(name.value.__doc__)
     if name.function is None:
         return [f"field {each}" for each in fields(name.value) if each not in docstring.sections.get("Attributes", [])]
-    sections = [docstring.sections, parse_docstring(name.owner.__doc__).sections if init else {}]
+    sections = [docstring.sections, *referred_sections(name), class_sections(name)]
     documented = [each for section in sections for each in section.get("Args", [])]
-    documented += [each for each in sections[1].get("Attributes", []) if each not in documented]
+    documented += [each for each in sections[-1].get("Attributes", []) if each not in documented]
+    if name.path.startswith("engram.compat."):
+        documented += re.findall(r"`(\w+)`", docstring.first)  # one line documents an argument that it names
     taken = parameters(name.function)
     problems = [f"argument {each}" for each in taken if each not in documented]
     problems += [f"unknown argument {each}" for each in docstring.sections.get("Args", []) if each not in taken]
@@ -161,6 +183,20 @@ def test_docstrings_are_complete(module):
 
 
 # --- tests of the audit ---------------------------------------------------------------------------
+
+
+def drawn(n: int) -> list[int]:
+    """Returns items.
+
+    Args:
+        n: How many.
+
+    Raises:
+        ValueError: `n` is below 1.
+    """
+    if n < 1:
+        raise ValueError(n)
+    return [n]
 
 
 class Audited:
@@ -199,6 +235,11 @@ class Audited:
     def _late() -> TimeoutError:
         return TimeoutError()
 
+    def more(self, n: int, seed: int) -> list[int]:  # noqa: ARG002, an example
+        """Returns items. The other arguments and errors are those of `drawn`."""
+        _arguments.integer("n", n)
+        return drawn(n)
+
     @property
     def count(self) -> int:
         """How many.
@@ -220,6 +261,7 @@ AUDITED_FAULTS = {
         "raises TypeError (in integer)",
         "raises TimeoutError (in Audited._drawn)",
     ],
+    "more": ["argument seed", "raises TypeError (in integer)"],
     "count": ["raises KeyError (in Audited._drawn)"],
 }
 

@@ -6,54 +6,36 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import _engram
+from engram._batch_base import BatchBase, BatchInfoBase
 from engram._batch_values import BatchValues
-from engram._display import aligned, array_text, column_rows, html_table
 from engram._importance_weights import Divisor, check_arguments
-from engram._text import counted
 
 __all__ = ["Batch", "BatchInfo", "Sample"]
-
-_INFO = ("key", "probability", "priority", "times_sampled", "table_size")
-"""Names of the arrays of a `BatchInfo`."""
 
 _Flattened: TypeAlias = tuple[list[Any], str]
 """Leaves and structure of a nest. They are pickled instead of the nest, whose named tuples may have classes that pickle
 does not find."""
 
 
-class BatchInfo:
+class BatchInfo(BatchInfoBase):
     """Keys, probabilities and other metadata of a batch's items; each array is created on first access.
 
     Can be pickled, like a `Batch`.
-
-    Attributes:
-        key: u64 `[B]`: keys of the items, as `update_priorities` and `delete` take them.
-        probability: f64 `[B]`: probability with which each item was drawn; 1 for deterministic selectors.
-        priority: f64 `[B]`: priority of each item when it was drawn.
-        times_sampled: i32 `[B]`: number of times each item has been sampled, including this time.
-        table_size: i64 `[B]`: number of items in the table when each item was drawn.
     """
 
-    __slots__ = ("_arrays", "_native")
+    __slots__ = ()
 
-    def __init__(self, native: _engram.Batch) -> None:
-        self._native: _engram.Batch | BatchValues = native
-        self._arrays: dict[str, npt.NDArray[Any]] = {}
-
-    def _array(self, name: str) -> npt.NDArray[Any]:
-        array = self._arrays.get(name)
-        if array is None:
-            array = self._arrays[name] = getattr(self._native, name)()
-        return array
+    _native: "_engram.Batch | BatchValues"
+    _names = ("key", "probability", "priority", "times_sampled", "table_size")
 
     @property
     def key(self) -> npt.NDArray[np.uint64]:
-        """u64 `[B]`: keys of the items."""
+        """u64 `[B]`: keys of the items, as `update_priorities` and `delete` take them."""
         return self._array("key")
 
     @property
     def probability(self) -> npt.NDArray[np.float64]:
-        """f64 `[B]`: probability with which each item was drawn."""
+        """f64 `[B]`: probability with which each item was drawn; 1 for deterministic selectors."""
         return self._array("probability")
 
     @property
@@ -72,18 +54,13 @@ class BatchInfo:
         return self._array("table_size")
 
     def __getstate__(self) -> tuple[BatchValues, dict[str, npt.NDArray[Any]]]:
-        return BatchValues.of(self._native), {name: self._array(name) for name in _INFO}
+        return BatchValues.of(self._native), {name: self._array(name) for name in self._names}
 
     def __setstate__(self, state: tuple[BatchValues, dict[str, npt.NDArray[Any]]]) -> None:
         self._native, self._arrays = state
 
-    def __repr__(self) -> str:
-        arrays = {name: self._array(name) for name in _INFO}
-        rows = [(name, str(array.dtype), array_text(array)) for name, array in arrays.items()]
-        return f"BatchInfo({counted(len(self._native), 'item')})" + aligned(rows)
 
-
-class Batch:
+class Batch(BatchBase):
     """Sampled items, stacked along a leading batch axis.
 
     Can be pickled, also for another process. The copy's arrays are equal bit for bit; its named tuples have the same
@@ -100,17 +77,16 @@ class Batch:
             leaves: the lengths before padding. A column that is not padded has None.
     """
 
-    __slots__ = ("_native", "data", "info", "lengths", "row_splits")
+    __slots__ = ("lengths", "row_splits")
+
+    _native: "_engram.Batch | BatchValues"
 
     def __init__(self, native: _engram.Batch) -> None:
-        self._native: _engram.Batch | BatchValues = native
-        self.data: Any = native.data
+        self._native = native
+        self.data = native.data
         self.info = BatchInfo(native)
         self.row_splits: Any = native.row_splits
         self.lengths: Any = native.lengths
-
-    def __len__(self) -> int:
-        return len(self._native)
 
     @property
     def squeezed(self) -> Any:  # noqa: ANN401, a nest like `data`
@@ -160,20 +136,6 @@ class Batch:
         self.info, nests = state
         self._native = self.info._native  # noqa: SLF001, which the two share
         self.data, self.row_splits, self.lengths = (_unflattened(*nest) for nest in nests)
-
-    def __repr__(self) -> str:
-        return self._title + aligned(self._rows)
-
-    def _repr_html_(self) -> str:
-        return html_table(self._title, ("column", "dtype", "shape", ""), self._rows)
-
-    @property
-    def _title(self) -> str:
-        return f"Batch({counted(len(self), 'item')})"
-
-    @property
-    def _rows(self) -> list[tuple[str, str, str, str]]:
-        return column_rows(self.data, self.row_splits, self.lengths)
 
 
 class Sample(NamedTuple):

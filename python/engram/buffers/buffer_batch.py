@@ -1,13 +1,12 @@
 """Batches that a replay buffer samples."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
-from engram._display import aligned, array_text, column_rows, html_table
-from engram._text import counted
+from engram._batch_base import BatchBase, BatchInfoBase
 
 __all__ = ["BufferBatch", "BufferBatchInfo", "BufferDivisor"]
 
@@ -15,43 +14,24 @@ BufferDivisor: TypeAlias = Literal["batch", "buffer"] | None
 """The divisor of weights: the largest in the batch, the largest that any item of the buffer could have, or none."""
 
 
-class BufferBatchInfo:
+class BufferBatchInfo(BatchInfoBase):
     """Keys, probabilities and other metadata of a batch's items; each array is created on first access.
 
     Args:
         native: The batch, as the native engine returned it.
-
-    Attributes:
-        key: u64 `[B]`: keys of the items, as `ReplayBuffer.update_priorities` takes them. The buffer never uses a key
-            again for another item, not even after `clear`.
-        env_id: i64 `[B]`: environment of each item.
-        position: u64 `[B]`: position of each item's chosen step, which for `Sequences` follows the burn-in: the number
-            of steps that its environment had before it.
-        probability: f64 `[B]`: probability with which a single draw chooses the item.
-        priority: f64 `[B]`: priority of each item when it was drawn; None if the sampler is not Prioritized.
-        relabeled: bool `[B]`: True for the items that got another goal; None without `HER`, and in a scan.
     """
 
-    __slots__ = ("_arrays", "_native")
+    __slots__ = ()
 
-    def __init__(self, native: _engram.BufferBatch) -> None:
-        self._native = native
-        self._arrays: dict[str, npt.NDArray[Any]] = {}
-
-    def _array(self, name: str) -> npt.NDArray[Any]:
-        array = self._arrays.get(name)
-        if array is None:
-            array = self._arrays[name] = getattr(self._native, name)()
-        return array
-
-    def _optional_array(self, name: str) -> npt.NDArray[Any] | None:
-        if name not in self._arrays and (array := getattr(self._native, name)()) is not None:
-            self._arrays[name] = array
-        return self._arrays.get(name)
+    _native: _engram.BufferBatch
+    _names = ("key", "env_id", "position", "probability", "priority", "relabeled")
 
     @property
     def key(self) -> npt.NDArray[np.uint64]:
-        """u64 `[B]`: keys of the items."""
+        """u64 `[B]`: keys of the items, as `ReplayBuffer.update_priorities` takes them.
+
+        The buffer never uses a key again for another item, not even after `clear`.
+        """
         return self._array("key")
 
     @property
@@ -61,7 +41,10 @@ class BufferBatchInfo:
 
     @property
     def position(self) -> npt.NDArray[np.uint64]:
-        """u64 `[B]`: number of steps that the item's environment had before the chosen step."""
+        """u64 `[B]`: position of each item's chosen step: the number of steps that its environment had before it.
+
+        For `Sequences`, the chosen step follows the burn-in.
+        """
         return self._array("position")
 
     @property
@@ -72,21 +55,15 @@ class BufferBatchInfo:
     @property
     def priority(self) -> npt.NDArray[np.float64] | None:
         """f64 `[B]`: priority of each item when it was drawn; None if the sampler is not Prioritized."""
-        return self._optional_array("priority")
+        return self._array("priority")
 
     @property
     def relabeled(self) -> npt.NDArray[np.bool_] | None:
-        """Whether each item got another goal, bool `[B]`; None without `HER`, and in a scan."""
-        return self._optional_array("relabeled")
-
-    def __repr__(self) -> str:
-        names = ("key", "env_id", "position", "probability", "priority", "relabeled")
-        arrays = {name: getattr(self, name) for name in names}
-        rows = [(name, str(each.dtype), array_text(each)) for name, each in arrays.items() if each is not None]
-        return f"BufferBatchInfo({counted(len(self._native), 'item')})" + aligned(rows)
+        """True for the items that got another goal, bool `[B]`; None without `HER`, and in a scan."""
+        return self._array("relabeled")
 
 
-class BufferBatch:
+class BufferBatch(BatchBase):
     """Items that a `ReplayBuffer` returned, stacked along a leading batch axis.
 
     Args:
@@ -98,15 +75,14 @@ class BufferBatch:
         info: Keys, probabilities and other metadata, one per item.
     """
 
-    __slots__ = ("_native", "data", "info")
+    __slots__ = ()
+
+    _native: _engram.BufferBatch
 
     def __init__(self, native: _engram.BufferBatch) -> None:
         self._native = native
-        self.data: Any = native.data
+        self.data = native.data
         self.info = BufferBatchInfo(native)
-
-    def __len__(self) -> int:
-        return len(self._native)
 
     def importance_weights(self, beta: float = 1.0, *, normalize: BufferDivisor = "batch") -> npt.NDArray[np.float32]:
         """Computes importance-sampling weights, which correct for drawing some items more often than others.
@@ -127,17 +103,3 @@ class BufferBatch:
         """
         _checks.choice("`normalize`", normalize, ("batch", "buffer", None))
         return self._native.importance_weights(_checks.finite("`beta`", beta), normalize)
-
-    def __repr__(self) -> str:
-        return self._title + aligned(self._rows)
-
-    def _repr_html_(self) -> str:
-        return html_table(self._title, ("column", "dtype", "shape", ""), self._rows)
-
-    @property
-    def _title(self) -> str:
-        return f"BufferBatch({counted(len(self), 'item')})"
-
-    @property
-    def _rows(self) -> list[tuple[str, str, str, str]]:
-        return column_rows(self.data, None, None)

@@ -15,8 +15,37 @@ Ints = npt.NDArray[np.int64]
 class FixedBuffersModule(torch.nn.Module):
     """A module that copies a state into the buffers that it has, even with `assign=True`.
 
-    Other processes may refer to the buffers, and a property may have the name of a buffer.
+    Other processes may refer to the buffers, and a property may have the name of a buffer. If `shared`, they are in
+    memory that forked processes share.
     """
+
+    def __init__(self, *, shared: bool = False) -> None:
+        super().__init__()
+        self._shared = shared
+
+    def _add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        fill: float = 0,
+        *,
+        device: torch.device | str = "cpu",
+        persistent: bool = True,
+    ) -> None:
+        """Registers a buffer."""
+        tensor = torch.zeros(shape, dtype=dtype, device=device)  # the system provides the memory on use
+        if fill != 0:
+            tensor.fill_(fill)
+        # Not `register_buffer`, which rejects the names of attributes, such as `device`.
+        self._buffers[name] = tensor.share_memory_() if self._shared else tensor
+        if not persistent:
+            self._non_persistent_buffers_set.add(name)
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        """The memory of a buffer on the host."""
+        array: npt.NDArray[Any] = self._buffers[name].numpy()
+        return array
 
     def _load_from_state_dict(
         self,
@@ -30,32 +59,7 @@ class FixedBuffersModule(torch.nn.Module):
 
 
 class HostModule(FixedBuffersModule):
-    """A module whose buffers stay on the host, with their dtype, whatever `.to()` is called with.
-
-    Args:
-        shared: True to create the buffers in memory that forked processes share.
-    """
-
-    def __init__(self, *, shared: bool = False) -> None:
-        super().__init__()
-        self._shared = shared
-
-    def _add(
-        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, fill: float = 0, *, persistent: bool = True
-    ) -> None:
-        """Registers a buffer."""
-        tensor = torch.zeros(shape, dtype=dtype, device="cpu")  # the system provides the memory on use
-        if fill != 0:
-            tensor.fill_(fill)
-        # Not `register_buffer`, which rejects the names of properties.
-        self._buffers[name] = tensor.share_memory_() if self._shared else tensor
-        if not persistent:
-            self._non_persistent_buffers_set.add(name)
-
-    def _array(self, name: str) -> npt.NDArray[Any]:
-        """The memory of a buffer."""
-        array: npt.NDArray[Any] = self._buffers[name].numpy()
-        return array
+    """A module whose buffers stay on the host, with their dtype, whatever `.to()` is called with."""
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "HostModule":  # noqa: FBT001, FBT002, PyTorch's signature
         del fn, recurse
@@ -63,11 +67,7 @@ class HostModule(FixedBuffersModule):
 
 
 def host_ints(what: str, values: Any) -> Ints:  # noqa: ANN401, a tensor or what NumPy converts to an array
-    """Returns integers, given as a tensor of any device or as what NumPy converts, as an int64 array.
-
-    Raises:
-        TypeError: The values are not integers.
-    """
+    """Returns integers, given as a tensor of any device or as what NumPy converts, as an int64 array."""
     array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"{what} must be integers; got dtype {array.dtype}")

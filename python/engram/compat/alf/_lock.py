@@ -17,12 +17,7 @@ _RETRY_INTERVAL = 0.001
 
 
 class BufferLock:
-    """A re-entrant lock.
-
-    Args:
-        processes: True for a lock that also excludes forked processes. It becomes free when the process that holds it
-            dies.
-    """
+    """A re-entrant lock. With `processes`, it also excludes forked processes; it becomes free when its process dies."""
 
     def __init__(self, *, processes: bool = False) -> None:
         # The system releases a record lock when its process dies.

@@ -15,16 +15,7 @@ __all__ = ["DataSpec"]
 class DataSpec:
     """The leaves of a nest of specs: dicts, lists, tuples and namedtuples of objects that have `shape` and `dtype`.
 
-    Args:
-        nest: The nest of specs.
-
-    Attributes:
-        names: Path of each leaf, its parts separated by `.`; `""` if the nest is a single spec.
-        shapes: Shape of each leaf.
-        dtypes: PyTorch's dtype of each leaf.
-
-    Raises:
-        InvalidArgumentError: A leaf has no `shape` or no `dtype` of PyTorch, or two leaves have the same path.
+    `names` are the paths of the leaves, their parts separated by `.`; `""` if the nest is a single spec.
     """
 
     def __init__(self, nest: Any) -> None:  # noqa: ANN401, any nest
@@ -47,16 +38,7 @@ class DataSpec:
         self._indices: Any = optree.tree_unflatten(self._structure, range(len(specs)))
 
     def leaves(self, batch: Any, size: int | None = None) -> list[torch.Tensor]:  # noqa: ANN401, any nest
-        """Returns the leaves of a batch, with their own dtypes and devices, without their graphs of gradients.
-
-        Args:
-            batch: A nest of tensors, or of what NumPy converts to arrays, with shapes `[size, ...]`.
-            size: Number of steps; None if the batch may have any.
-
-        Raises:
-            AssertionError: The batch has another number of steps.
-            InvalidArgumentError: The structure, or the shape or dtype of a leaf, does not fit.
-        """
+        """Returns the leaves `[size, ...]` of a batch, with their own dtypes and devices, without gradients."""
         try:
             given: list[Any] = self._structure.flatten_up_to(batch)
         except ValueError:
@@ -77,11 +59,7 @@ class DataSpec:
         return leaves
 
     def field(self, path: str) -> Any:  # noqa: ANN401, any nest
-        """Returns the indices of the leaves at a path: an integer, or a nest of integers.
-
-        Raises:
-            InvalidArgumentError: The path is unknown.
-        """
+        """Returns the indices of the leaves at a path: an integer, or a nest of integers."""
         nest = self._indices
         for part in path.split(".") if path else []:
             nest = _child(nest, part)

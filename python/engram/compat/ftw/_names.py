@@ -66,11 +66,7 @@ _NAMES = {
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns the `__getattr__` and `__dir__` of a package (PEP 562): the names of all modules below it, and these.
-
-    Args:
-        package: Its name.
-    """
+    """Returns the `__getattr__` and `__dir__` of a package (PEP 562): the names of all modules below it, and these."""
     path = package.removeprefix(_ROOT).removeprefix(".")
     prefix = f"{path}." if path else ""
     below = [module for module in _NAMES if module.startswith(prefix)]

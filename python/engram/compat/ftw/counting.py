@@ -14,14 +14,7 @@ class Counter:
         self._counts: dict[str, float] = {}
 
     def increment(self, **counts: float) -> dict[str, float]:
-        """Adds numbers to the counts of these names.
-
-        Args:
-            **counts: What to add, by name.
-
-        Returns:
-            All counts.
-        """
+        """Returns all counts, after adding `counts` by name."""
         with self._lock:
             for name, count in counts.items():
                 self._counts[name] = self._counts.get(name, 0) + count

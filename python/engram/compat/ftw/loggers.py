@@ -11,11 +11,7 @@ class Logger(Protocol):
     """What writes metrics. Acme's loggers work."""
 
     def write(self, data: Mapping[str, Any]) -> None:
-        """Writes values.
-
-        Args:
-            data: Values by name.
-        """
+        """Writes the values of `data`, by name."""
 
 
 class TerminalLogger:
@@ -32,11 +28,7 @@ class TerminalLogger:
         self._next = 0.0
 
     def write(self, data: Mapping[str, Any]) -> None:
-        """Prints values by name.
-
-        Args:
-            data: Values by name.
-        """
+        """Prints the values of `data`, by name."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._time_delta

@@ -28,11 +28,7 @@ class EnvironmentSpec(NamedTuple):
 
 
 def make_environment_spec(environment: Any) -> EnvironmentSpec:  # noqa: ANN401, a dm_env.Environment
-    """Returns the specs of an environment.
-
-    Args:
-        environment: An environment of dm_env.
-    """
+    """Returns the specs of `environment`, an environment of dm_env."""
     return EnvironmentSpec(
         environment.observation_spec(),
         environment.action_spec(),

@@ -79,15 +79,9 @@ def read_blocks(
     """Yields `make(block)` for each block of items of a table, and None every `poll_interval` while there are no items.
 
     When the generator is closed, items that were not consumed are returned to the table: counters are restored, and
-    items of a queue regain their positions. Items that `make` rejects are returned, too. Without a `tracker`, all items
-    of a block are consumed once the block is yielded; otherwise the tracker counts the consumed items.
-
-    Raises:
-        MismatchError: `make` rejected an item. All items before it were yielded, except those of its block with
-            `exact_blocks`.
-        SignatureError: With `exact_blocks`, the items of a block cannot be combined.
-        UnknownTableError, ClosedError, UnavailableError, DeadlineExceededError, OutOfMemoryError: As in
-            `engram.Dataset`.
+    items of a queue regain their positions. Items that `make` rejects by a `MismatchError` are returned, too; all items
+    before them were yielded, except those of the same block with `exact_blocks`. Without a `tracker`, all items of a
+    block are consumed once the block is yielded; otherwise the tracker counts the consumed items.
     """
     reader = _BlockReader(store, table, fetch_options, make, tracker)
     while not reader.is_done:

@@ -265,11 +265,7 @@ class DataReference:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy dtype of the value; `object` for text.
-
-        Raises:
-            RuntimeError: The column has no value yet.
-        """
+        """NumPy dtype of the value; `object` for text. Raises a RuntimeError if the column has no value yet."""
         dtype = self.history.column.dtype
         if dtype is None:
             raise RuntimeError(f"column {self.history.column.label} has no values")
@@ -281,11 +277,7 @@ class DataReference:
         return self.position < self.history.first_usable()
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The value as a new array `[...]`.
-
-        Raises:
-            RuntimeError: The value has expired.
-        """
+        """The value as a new array `[...]`. Raises a RuntimeError if it has expired."""
         return TrajectoryColumn([self], squeeze=True).numpy()
 
 
@@ -394,12 +386,7 @@ class TrajectoryColumn:
         return self._lowest < history.first_usable()
 
     def _engine_column(self, number: int, state: WriterState) -> Any:  # noqa: ANN401, the engine's column
-        """The engine's column, which becomes column `number` of an item of the writer with this `state`.
-
-        Raises:
-            ValueError: A value has expired or belongs to another writer, or the values are of several columns or of no
-                writer.
-        """
+        """The engine's column, which becomes column `number` of an item of the writer with this `state`."""
         history = self._history
         if history is None:
             raise ValueError(f"Error in column {number}: {self._mixed_columns_text()}")

@@ -200,10 +200,7 @@ class Condition:
 
 
 def constant_priority_fn(value: float) -> Priority:
-    """Returns a constant priority for all items.
-
-    Args:
-        value: The priority, a number.
+    """Returns a constant priority for all items, `value`.
 
     Raises:
         TypeError: `value` is not a number.

@@ -84,10 +84,7 @@ class _ConfigMessage(Message):
         return number
 
     def CopyFrom(self, other: Any) -> None:  # noqa: ANN401, N802, protobuf's name
-        """Replaces all fields by a copy of the fields of another message.
-
-        Args:
-            other: A message of the same class.
+        """Replaces all fields by a copy of those of `other`, a message of the same class.
 
         Raises:
             TypeError: `other` has another class. Nothing is changed.
@@ -100,10 +97,7 @@ class _ConfigMessage(Message):
             setattr(self, name, value)
 
     def ClearField(self, name: str) -> None:  # noqa: N802, protobuf's name
-        """Unsets a field, which then reads as its default.
-
-        Args:
-            name: Name of the field.
+        """Unsets the field `name`, which then reads as its default.
 
         Raises:
             ValueError: The field is unknown.

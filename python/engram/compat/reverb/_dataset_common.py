@@ -48,12 +48,7 @@ def make_fetch_options(
     rate_limiter_timeout_ms: int,
     max_samples: int = -1,
 ) -> FetchOptions:
-    """Checks the arguments of a dataset and returns them as `FetchOptions`.
-
-    Raises:
-        ValueError: A number is out of range. The message names the argument.
-        TypeError: An argument is not an integer.
-    """
+    """Checks the arguments of a dataset and returns them as `FetchOptions`. Errors name the argument."""
     in_flight = _arguments.integer("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
     if in_flight < 1:
         raise ValueError(f"max_in_flight_samples_per_worker ({in_flight}) must be a positive integer")
@@ -82,10 +77,6 @@ def dtypes_and_shapes(
     """Returns two nests: the dtypes, and the shapes prefixed with `axes`, of the table's signature.
 
     The server must answer within `timeout` whole seconds; None, 0 or less means an hour.
-
-    Raises:
-        ValueError: The table does not exist or has no signature.
-        DeadlineExceededError: The server did not answer in time.
     """
     tf = import_tensorflow("a dataset")  # imported first: the specs of `server_info` are TensorFlow's then
     info = Client(server_address).server_info(timeout)
@@ -106,17 +97,13 @@ def dtypes_and_shapes(
 class ElementSource:
     """How items are fetched and converted to elements.
 
-    Attributes:
-        fetch_options: Options for fetching items.
-        convert: Converts items to elements.
-        info_shape: Shape of each info field of an element.
-        extra_axes: Number of leading axes of the data that the table's signature does not include.
+    `info_shape` is the shape of each info field of an element. The data has the same axes first; the table's signature
+    does not include them.
     """
 
     fetch_options: FetchOptions
     convert: Convert
     info_shape: tuple[int | None, ...] = ()
-    extra_axes: int = 0
 
 
 def init_server_dataset(
@@ -128,19 +115,7 @@ def init_server_dataset(
     dtypes: Any,  # noqa: ANN401, a nest
     shapes: Any,  # noqa: ANN401, a nest
 ) -> None:
-    """Initializes `dataset` as a dataset of `ReplaySample`s of a server's table.
-
-    Args:
-        dataset: A `tf.data.Dataset` whose constructor is running.
-        source: How items are fetched and converted.
-        server_address: Text, or a string tensor.
-        table: Text, or a string tensor.
-        dtypes: A nest of dtypes.
-        shapes: The same nest of shapes.
-
-    Raises:
-        ValueError: The nests differ.
-    """
+    """Initializes `dataset`, whose constructor is running, as a dataset of `ReplaySample`s of a server's table."""
     tf = import_tensorflow(f"reverb.{type(dataset).__name__}")
     tf.nest.assert_same_structure(dtypes, shapes, False)  # noqa: FBT003, lists and tuples are alike
     spec = tf.nest.map_structure(lambda dtype, shape: tf.TensorSpec(shape, dtype), dtypes, shapes)
@@ -161,15 +136,10 @@ def init_table_dataset(
     *,
     owned: bool = True,
 ) -> None:
-    """Initializes `dataset` as a dataset of `ReplaySample`s of a table of any store.
+    """Initializes `dataset`, whose constructor is running, as a dataset of `ReplaySample`s of a table of any store.
 
-    Args:
-        dataset: A `tf.data.Dataset` whose constructor is running.
-        source: How items are fetched and converted.
-        open_store: Returns the table's store, given the strings in `args`.
-        args: String tensors; the last is the table's name.
-        spec: A nest of `tf.TensorSpec`: the data of an element.
-        owned: If True, the store is closed when an iteration ends.
+    `open_store` receives the strings in `args`, string tensors of which the last is the table's name. If `owned`, the
+    store is closed when an iteration ends. `spec` is a nest of `tf.TensorSpec`: the data of an element.
     """
     tf = import_tensorflow("a dataset")
     data = lists_to_tuples(spec)
@@ -229,7 +199,7 @@ def read_table(
                 fetch_options = replace(fetch_options, single_items=True)
             signature = _table_note.decode(info.note).signature
             if signature is not None:
-                check_signature(table, specs, signature, source.extra_axes)
+                check_signature(table, specs, signature, len(source.info_shape))
 
     def convert(block: ColumnBlock) -> Elements:
         elements = source.convert(table, specs, block)

@@ -119,11 +119,7 @@ def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> N
 
 
 def steps_per_item(table: str, block: ColumnBlock) -> Array:
-    """Returns the number of steps of each item, i64 `[B]`. A column without a time axis has one step.
-
-    Raises:
-        MismatchError: The columns of an item differ in length.
-    """
+    """Returns the number of steps of each item, i64 `[B]`. A column without a time axis has one step."""
     steps: Array | None = None
     for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True):
         lengths = np.full(block.size, 1 if squeezed else column.shape[1]) if splits is None else np.diff(splits)
@@ -172,17 +168,7 @@ def _check_types(table: str, specs: Sequence[TensorSpec], types: Sequence[tuple[
 
 
 def check_signature(table: str, specs: Sequence[TensorSpec], signature: Any, extra_axes: int = 0) -> None:  # noqa: ANN401, a nest
-    """Checks the requested specs against the table's signature.
-
-    Args:
-        table: Name of the table.
-        specs: The requested specs.
-        signature: The table's signature, a nest of specs.
-        extra_axes: Number of leading axes of `specs` that the signature does not include.
-
-    Raises:
-        MismatchError: The specs do not fit the signature.
-    """
+    """Checks specs against a table's signature, which does not include the first `extra_axes` axes of the specs."""
     signature_specs = [as_spec(leaf) for leaf in _nest.flatten(signature)]
     listed = ", ".join(f"{index}: {_spec_text(spec.dtype, spec.shape)}" for index, spec in enumerate(signature_specs))
     if len(specs) != len(signature_specs):

@@ -37,17 +37,11 @@ def generator_dataset(
 ) -> tuple[Any, tuple[Any, ...]]:
     """Creates a dataset of the arrays that the generator `begin(*args)` yields. Each iteration has its own generator.
 
-    TensorFlow's `from_generator` costs several times as much per element and changes the types of errors. This
-    dataset raises errors as `_tf_errors.numpy_function` does.
+    TensorFlow's `from_generator` costs several times as much per element and changes the types of errors. This dataset
+    raises errors as `_tf_errors.numpy_function` does.
 
-    Args:
-        begin: A generator function. Its arguments are arrays or bytes. It yields arrays in the form that `packer.pack`
-            returns.
-        args: Tensors, evaluated when an iteration begins.
-        packer: An `ArrayPacker` for the tensors of an element.
-
-    Returns:
-        The dataset as a variant tensor, and the objects that must live as long as the dataset.
+    `args` are tensors, evaluated when an iteration begins and passed as arrays or bytes; arrays are yielded in the form
+    that `packer.pack` returns. Returns the dataset as a variant tensor, and what must live as long as the dataset.
     """
     tf = import_tensorflow("a dataset")
     from engram.data._tf_function_dataset import function_dataset  # noqa: PLC0415, imports TensorFlow

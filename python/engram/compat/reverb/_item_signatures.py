@@ -32,12 +32,7 @@ class ColumnType(NamedTuple):
 
 
 def checked_priority(priority: float) -> float:
-    """Returns the priority of an item as a float.
-
-    Raises:
-        TypeError: The priority is not a number.
-        ValueError: The priority is NaN.
-    """
+    """Returns the priority of an item, a number but not NaN, as a float."""
     if type(priority) is not float:
         priority = _arguments.number("priority", priority)
     if math.isnan(priority):
@@ -53,11 +48,7 @@ def column_types(signature: Any) -> list[ColumnType] | None:  # noqa: ANN401, a 
 
 
 def check_trajectory(table: str, signature: Sequence[ColumnType], columns: Sequence[ColumnType]) -> None:
-    """Checks the columns of an item against the table's signature.
-
-    Raises:
-        ValueError: The columns do not fit.
-    """
+    """Checks the columns of an item against the table's signature."""
     problem = None
     if len(signature) != len(columns):
         problem = f"The trajectory has {len(columns)} columns but the table signature has {len(signature)} columns."
@@ -73,17 +64,7 @@ def check_trajectory(table: str, signature: Sequence[ColumnType], columns: Seque
 
 
 def check_steps(table: str, signature: Sequence[ColumnType], steps: Sequence[ColumnType], num_timesteps: int) -> None:
-    """Checks an item of `num_timesteps` steps. The signature may describe one step, `[...]`, or the item, `[T, ...]`.
-
-    Args:
-        table: Name of the table.
-        signature: Columns of the table's signature.
-        steps: Columns of one step.
-        num_timesteps: T.
-
-    Raises:
-        ValueError: The item fits neither.
-    """
+    """Checks an item of T = `num_timesteps` steps. The signature describes a step, `[...]`, or the item, `[T, ...]`."""
     problem = None
     if len(signature) != len(steps):
         problem = (

@@ -18,14 +18,7 @@ def without_autograph(function: _Function) -> _Function:
 
 
 def import_tensorflow(feature: str) -> Any:  # noqa: ANN401, a module
-    """Returns the module `tensorflow`.
-
-    Args:
-        feature: What needs TensorFlow, for the error text.
-
-    Raises:
-        ImportError: TensorFlow is not installed.
-    """
+    """Returns the module `tensorflow`, which `feature` needs."""
     with importing_extra("tensorflow", feature):
         import tensorflow as tf  # noqa: PLC0415, optional
     return tf
@@ -37,13 +30,7 @@ class DatasetMixin:
     _element_spec: Any
 
     def _initialize(self, variant: Any, element_spec: Any, keep_alive: Any) -> None:  # noqa: ANN401, TensorFlow's
-        """Initializes the dataset; called by the constructor.
-
-        Args:
-            variant: The dataset as a variant tensor.
-            element_spec: A nest of `tf.TensorSpec`.
-            keep_alive: Objects that must live as long as the dataset.
-        """
+        """Initializes the dataset, given as a variant tensor; `keep_alive` lives as long as the dataset."""
         self._variant = variant
         self._element_spec = element_spec
         self._keep_alive = keep_alive

@@ -61,10 +61,7 @@ class Message:
         self._set[name] = value
 
     def HasField(self, name: str) -> bool:  # noqa: N802, protobuf's name
-        """True if a submessage or a field of a oneof group is set; for the name of a group, if one of its fields is.
-
-        Args:
-            name: Name of the field or of the group.
+        """True if `name` is set: a submessage, a field of a oneof group, or a group, of which one field is set.
 
         Raises:
             ValueError: The field is unknown, or it is a plain number or text, for which presence is not recorded.
@@ -78,10 +75,7 @@ class Message:
         return name in self._set
 
     def WhichOneof(self, group: str) -> str | None:  # noqa: N802, protobuf's name
-        """Returns the name of the field of a oneof group that is set; None if none is.
-
-        Args:
-            group: Name of the group, for example `"distribution"`.
+        """Returns the name of the field of a oneof group, `group`, that is set; None if none is.
 
         Raises:
             ValueError: The group is unknown.

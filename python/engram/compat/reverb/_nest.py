@@ -76,11 +76,7 @@ def _children(nest: Any) -> list[tuple[Any, Any]] | None:  # noqa: ANN401, any n
 
 
 def unflatten_as(structure: Any, leaves: list[Any]) -> Any:  # noqa: ANN401, any nest
-    """Returns a nest with the structure of `structure` and the given leaves.
-
-    Raises:
-        ValueError: The number of leaves differs.
-    """
+    """Returns a nest with the structure of `structure` and the given leaves."""
     count = len(flatten(structure))
     if count != len(leaves):
         raise ValueError(f"the structure has {count} leaves; got {len(leaves)}")
@@ -104,11 +100,7 @@ def _build(structure: Any, leaves: Iterator[Any]) -> Any:  # noqa: ANN401, any n
 
 
 def map_structure(function: Callable[..., Any], *nests: Any) -> Any:  # noqa: ANN401, any nests
-    """Returns a nest with the structure of the first one; each leaf is `function` of the corresponding leaves of all.
-
-    Raises:
-        ValueError: The nests differ in their number of leaves.
-    """
+    """Returns a nest with the structure of the first one; each leaf is `function` of the corresponding leaves."""
     columns = [flatten(nest) for nest in nests]
     if len({len(column) for column in columns}) > 1:
         raise ValueError(f"the nests differ: they have {', '.join(str(len(column)) for column in columns)} leaves")
@@ -119,11 +111,8 @@ def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy un
     """Converts a leaf to an array as `numpy.asarray` does, and text to an object array of bytes.
 
     Python numbers become int64 and float64; integers from 2**63 on become uint64. Arrays are converted to the native
-    byte order. TensorFlow tensors are accepted.
-
-    Raises:
-        TypeError: The leaf is None, or its elements are not numbers, bools or text (for example dates or records), or
-            its rows differ in length.
+    byte order. TensorFlow tensors are accepted. None, elements that are not numbers, bools or text (for example dates
+    or records), and rows that differ in length are a TypeError.
     """
     if isinstance(value, str | bytes):
         return _encode_text(np.array(value, dtype=object), value)  # NumPy's bytes dtype would drop trailing zero bytes

@@ -14,14 +14,9 @@ __all__ = ["pattern_writer"]
 
 
 def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) -> Any:  # noqa: ANN401, the engine's
-    """Creates the engine's writer for configs.
+    """Creates the engine's writer for valid configs, with `chunk_length` steps per chunk.
 
     Its steps are tuples of the leaves that the configs read, sorted by `flat_source_index`.
-
-    Args:
-        store: Store of the tables.
-        configs: Valid configs.
-        chunk_length: Number of steps per chunk.
     """
     order = source_leaves(configs)
     writer = engram.PatternWriter(

@@ -21,11 +21,7 @@ def source_leaves(configs: Sequence[Config]) -> list[int]:
 
 
 def check_source_leaves(configs: Sequence[Config], count: int) -> None:
-    """Checks that steps with `count` leaves have all leaves that configs read.
-
-    Raises:
-        ValueError: A leaf is missing.
-    """
+    """Checks that steps with `count` leaves have all leaves that configs read."""
     last = source_leaves(configs)[-1]
     if last >= count:
         leaves = "1 leaf" if count == 1 else f"{count} leaves"

@@ -77,18 +77,9 @@ def timeout_seconds(timeout_ms: float | None) -> float | None:
 def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, timeout: float | None) -> None:  # noqa: ANN401, one of the engine's
     """Sends all items, and waits until at most `block_until_num_items` of them are not yet in their tables.
 
-    Args:
-        writer: The engine's writer; None if nothing was appended.
-        block_until_num_items: Number of items that may still be pending. If it is above 0 and at most that many are
-            pending already, this returns at once and sends nothing.
-        timeout_ms: The caller's timeout in milliseconds, for the error text.
-        timeout: The timeout in seconds; None means no limit.
-
-    Raises:
-        TypeError: `block_until_num_items` is not an integer.
-        ValueError: `block_until_num_items` is negative.
-        DeadlineExceededError: The tables did not accept the items in time. The items stay queued.
-        RuntimeError: The server or a table is gone, or another thread or process owns the writer.
+    If at most that many, and more than 0, are pending already, this returns at once and sends nothing. Without a
+    `writer`, nothing was appended. The wait is `timeout` seconds, or unlimited; `timeout_ms` is for the error text.
+    After a timeout, the items stay queued.
     """
     allowed = _arguments.integer("block_until_num_items", block_until_num_items)
     if allowed < 0:
@@ -119,18 +110,9 @@ def end_episode(
 ) -> None:
     """Ends the episode, and waits until all items are in their tables.
 
-    Args:
-        writer: The engine's writer.
-        end: Ends the engine's episode, given the timeout in seconds.
-        on_ended: Called if the episode has ended, even if an error is raised afterwards.
-        timeout_ms: The caller's timeout in milliseconds, for the error text.
-        timeout: The timeout in seconds; None means no limit.
-
-    Raises:
-        DeadlineExceededError: The tables did not accept the items in time. The episode has ended.
-        RuntimeError: The server or a table is gone. Or another thread or process owns the writer; then the episode
-            continues.
-        MemoryError: There is not enough memory to complete the last chunk. The episode continues.
+    `end` ends the engine's episode, given the timeout in seconds, or None for no limit; `timeout_ms` is for the error
+    text. `on_ended` is called if the episode has ended, even if an error is raised afterwards. The episode continues if
+    there is not enough memory to complete the last chunk, and if another thread or process owns the writer.
     """
     with translated():
         steps = writer.episode_steps  # raises if another thread or process owns the writer
@@ -161,9 +143,6 @@ def close_native(writer: Any, name: str, probe: ServerProbe | None) -> None:  # 
     """Sends all items and closes the engine's writer. Waits for the tables as described in `close_on_drop`.
 
     Warns if items have not reached their tables by then: they are lost.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C ended the wait.
     """
     reason = "; flush it first"
     try:
@@ -182,11 +161,7 @@ def close_native(writer: Any, name: str, probe: ServerProbe | None) -> None:  # 
 
 
 def _close(writer: Any, probe: ServerProbe) -> bool:  # noqa: ANN401, one of the engine's
-    """Closes the engine's writer. Returns False if items are pending and the server cannot be reached.
-
-    Raises:
-        DeadlineExceededError: The server is reachable, but its tables did not accept all items.
-    """
+    """Closes the engine's writer. Returns False if items are pending and the server cannot be reached."""
     end = time.monotonic() + CLOSE_TIMEOUT
     pause = FIRST_PROBE_DELAY
     while True:
@@ -205,14 +180,8 @@ def _close(writer: Any, probe: ServerProbe) -> bool:  # noqa: ANN401, one of the
 def close_on_drop(writer: object, native: Any, name: str, probe: ServerProbe | None) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
     """Returns a finalizer that closes the engine's writer when `writer` is garbage-collected or the process exits.
 
-    At process exit, it runs before the interpreter is torn down, while threads still run.
-
-    Args:
-        writer: The writer of this package.
-        native: The engine's writer.
-        name: Class name of the writer, for the warning.
-        probe: Probe of the server. The finalizer waits up to a minute for the tables, unless the server is gone. None
-            means not to wait.
+    At process exit, it runs before the interpreter is torn down, while threads still run. It waits up to a minute for
+    the tables, unless the server is gone or `probe` is None. `name` is the class of the writer, for the warning.
     """
     return weakref.finalize(writer, close_native, native, name, probe)
 

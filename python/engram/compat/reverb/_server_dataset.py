@@ -1,4 +1,4 @@
-"""The base of `TimestepDataset` and `TrajectoryDataset`, which differ only in their elements."""
+"""The base of the datasets of a server's table, which differ only in their elements."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -17,6 +17,9 @@ class ServerDataset(DatasetMixin):
 
     _convert: Callable[[str, Sequence[TensorSpec], ColumnBlock], Elements]
     """Converts items to elements, given the table's name and the specs of the data."""
+
+    _info_shape: tuple[int | None, ...] = ()
+    """Shape of each info field of an element, see `ElementSource`."""
 
     def __init__(  # noqa: PLR0917, as in Reverb
         self,
@@ -58,7 +61,9 @@ class ServerDataset(DatasetMixin):
             rate_limiter_timeout_ms,
             max_samples,
         )
-        source = _dataset_common.ElementSource(fetch_options=fetch_options, convert=self._convert)
+        source = _dataset_common.ElementSource(
+            fetch_options=fetch_options, convert=self._convert, info_shape=self._info_shape
+        )
         _dataset_common.init_server_dataset(
             self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes
         )
@@ -78,23 +83,18 @@ class ServerDataset(DatasetMixin):
     ) -> Self:
         """Creates a dataset with the dtypes and shapes of the table's signature.
 
+        The other arguments and errors are those of the constructor.
+
         Args:
             server_address: `host:port`.
             table: Name of the table.
-            max_in_flight_samples_per_worker: As in the constructor.
-            num_workers_per_iterator: As in the constructor.
-            max_samples_per_stream: As in the constructor.
-            rate_limiter_timeout_ms: Milliseconds, as in the constructor.
             get_signature_timeout_secs: Whole seconds to wait for the server. None, 0 or less means up to an hour.
-            max_samples: As in the constructor.
 
         Raises:
-            TypeError: As in the constructor.
             ValueError: The address is not `host:port`, the table does not exist or has no signature, or a number is out
                 of range.
             DeadlineExceededError: The server did not answer in time.
             RuntimeError: The server could not be reached for an hour.
-            ImportError: TensorFlow is not installed.
         """
         return cls(
             server_address,

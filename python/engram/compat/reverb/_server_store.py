@@ -25,10 +25,6 @@ class ServerStore:
         """Opens the store and loads the newest checkpoint, if there is one.
 
         After an error, a directory without checkpoints is left unchanged.
-
-        Raises:
-            ValueError: A checkpoint has a table that is not in `tables`.
-            engram.errors.StorageError: A directory cannot be used, or its data is corrupt.
         """
         path = tempfile.mkdtemp(prefix="reverb-") if paths.path is None else paths.path
         self.directory = os.path.abspath(path)  # noqa: PTH100, sent to clients as text

@@ -11,10 +11,7 @@ __all__ = ["infer_signature", "unpack_pattern"]
 
 
 def unpack_pattern(config: Config) -> Any:  # noqa: ANN401, a nest of `PatternNode`s
-    """Returns the pattern of a config: a nest of `PatternNode`s, or a flat list if `pattern_structure` is unset.
-
-    Args:
-        config: A `Config`.
+    """Returns the pattern of `config`: a nest of `PatternNode`s, or a flat list if `pattern_structure` is unset.
 
     Raises:
         TypeError: `config` is not a `Config`.

@@ -45,9 +45,6 @@ def check_step(table: str, signature: Any, columns: list[npt.NDArray[Any]]) -> N
     """Checks that an item of one step fits a table's signature. None as signature allows any data.
 
     The signature may describe the step, `[...]`, or the item, `[1, ...]`.
-
-    Raises:
-        ValueError: The step does not fit. The message lists the signature and the columns.
     """
     if signature is None:
         return

@@ -13,7 +13,7 @@ from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
 from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb.tensor_spec import dtype_name
 
-__all__ = ["LONGEST_CHUNK", "Column", "FlattenPlan", "StepColumns", "checked", "checked_dtype", "chunk_length"]
+__all__ = ["LONGEST_CHUNK", "Column", "NewTypes", "StepColumns", "checked", "chunk_length", "convert_in_place"]
 
 LONGEST_CHUNK = 16
 """Maximum number of steps per chunk if no chunk length is configured."""
@@ -85,15 +85,20 @@ class Column:
         self.scalar_types = frozenset(types)
 
 
+NewTypes: TypeAlias = list[tuple[Column, npt.NDArray[Any]]]
+"""Columns and values whose dtype and shape they get once the step is stored."""
+
+
 class FlattenPlan:
-    """How to flatten nests of one structure, and the column number of each leaf; `count` is the number of columns."""
+    """How to flatten nests of one structure, and the number of each leaf among all columns."""
 
-    __slots__ = ("flatten", "is_whole_row", "numbers")
+    __slots__ = ("columns", "flatten", "is_whole_row", "numbers")
 
-    def __init__(self, flatten: Flatten, numbers: Sequence[int], count: int) -> None:
+    def __init__(self, flatten: Flatten, numbers: Sequence[int], columns: Sequence[Column]) -> None:
         self.flatten = flatten
         self.numbers = numbers
-        self.is_whole_row = list(numbers) == list(range(count))
+        self.columns = [columns[number] for number in numbers]
+        self.is_whole_row = list(numbers) == list(range(len(columns)))
         """True if the leaves are all columns, in order."""
 
 
@@ -119,19 +124,14 @@ class StepColumns:
         """Converts a step to a row, with one value or None per column.
 
         Also returns True if all columns have a value. False means that some may have none. New leaves become columns,
-        unless `check` raises an error.
-
-        Raises:
-            ValueError: A value differs from its column in dtype or shape, or a leaf replaces a nest or the reverse.
-                Nothing is changed.
-            TypeError: A value cannot be stored in a column. Nothing is changed.
+        unless `check` raises an error. An error changes nothing.
         """
         leaves: list[Any] = []
         for index, plan in enumerate(self._plans):
             if plan.flatten(data, leaves):
                 if index:
                     self._plans.insert(0, self._plans.pop(index))
-                all_present = self._convert_in_place(plan.numbers, leaves)
+                all_present = convert_in_place(leaves, plan.columns)
                 if all_present is None:
                     break
                 if check is not None:
@@ -139,28 +139,6 @@ class StepColumns:
                 return (leaves, all_present) if plan.is_whole_row else (self._row(plan.numbers, leaves), False)
             leaves.clear()
         return self._add_structure(data, check)
-
-    def _convert_in_place(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
-        """Converts the leaves in place. Returns True if no leaf is None, otherwise False.
-
-        Returns None if a leaf is a nest or the first value of its column: `_add_structure` converts such steps.
-        """
-        columns, all_present = self.columns, True
-        for index, (value, number) in enumerate(zip(leaves, numbers, strict=True)):
-            column = columns[number]
-            kind = type(value)
-            if kind is np.ndarray:
-                if value.dtype == column.exact_dtype and value.shape == column.shape:
-                    continue
-            elif kind in column.scalar_types:
-                continue
-            elif value is None:
-                all_present = False
-                continue
-            if column.dtype is None or not is_leaf(value):
-                return None
-            leaves[index] = checked(_nest.as_array(value), column)
-        return all_present
 
     def _row(self, numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
         row = [None] * len(self.columns)
@@ -196,7 +174,7 @@ class StepColumns:
             if array is not None and self.columns[number].dtype is None:
                 self.columns[number].set_type(array)
         if not has_missing_nest:
-            plan = FlattenPlan(flattener(data), numbers, len(self.columns))
+            plan = FlattenPlan(flattener(data), numbers, self.columns)
             self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
         return self._row(numbers, values), False
 
@@ -225,28 +203,41 @@ def chunk_length(columns: Sequence[Column], kept: int) -> int:
     return max(1, min(kept, LONGEST_CHUNK, _CHUNK_BYTES // max(1, size)))
 
 
-def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """Returns the array after checking that it has the column's dtype, if the column has one.
+def convert_in_place(leaves: list[Any], columns: Sequence[Column], reshaped: NewTypes | None = None) -> bool | None:
+    """Converts the leaves of a step in place. Returns True if no leaf is None, otherwise False.
 
-    Raises:
-        ValueError: The dtype differs.
+    Returns None if a leaf is a nest or the first value of its column. With `reshaped`, see `checked`.
+    """
+    all_present = True
+    for index, (value, column) in enumerate(zip(leaves, columns, strict=True)):
+        kind = type(value)
+        if kind is np.ndarray:
+            if value.dtype == column.exact_dtype and value.shape == column.shape:
+                continue
+        elif kind in column.scalar_types:
+            continue
+        elif value is None:
+            all_present = False
+            continue
+        if column.dtype is None or not is_leaf(value):
+            return None
+        leaves[index] = checked(_nest.as_array(value), column, reshaped)
+    return all_present
+
+
+def checked(array: npt.NDArray[Any], column: Column, reshaped: NewTypes | None = None) -> npt.NDArray[Any]:
+    """Returns the array after checking that it has the column's dtype and shape, if the column has a value.
+
+    With `reshaped`, any shape is allowed: adds column and array to it if the shape differs, or the column has no value.
     """
     if column.dtype is not None and array.dtype != column.dtype:
         raise ValueError(
             f"Tensor of wrong dtype provided for column {column.label}. Got {dtype_name(array.dtype)} but expected "
             f"{dtype_name(column.dtype)}."
         )
-    return array
-
-
-def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """Returns the array after checking that it has the column's dtype and shape, if the column has a value.
-
-    Raises:
-        ValueError: The dtype or the shape differs.
-    """
-    checked_dtype(array, column)
-    if column.dtype is not None and array.shape != column.shape:
+    if reshaped is not None and (column.dtype is None or array.shape != column.shape):
+        reshaped.append((column, array))
+    elif column.dtype is not None and array.shape != column.shape:
         raise ValueError(
             f"Tensor of incompatible shape provided for column {column.label}. Got {shape_text(array.shape)} which is "
             f"incompatible with {shape_text(column.shape)}."
@@ -255,11 +246,7 @@ def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
 
 
 def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, nests
-    """Returns a nest with the leaves of both nests and the containers of `old`. `path` is where they are in the step.
-
-    Raises:
-        ValueError: The containers at a path differ.
-    """
+    """Returns a nest with the leaves of both nests, at a path of the step, and the containers of `old`."""
     if new is None:
         return old
     if is_leaf(old) and is_leaf(new):

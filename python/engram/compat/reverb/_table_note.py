@@ -39,11 +39,7 @@ class TableNote(NamedTuple):
 
 
 def encode(max_times_sampled: int, signature: Any, directory: str | None = None) -> str:  # noqa: ANN401, a nest
-    """Returns the note of a table. An empty nest as signature means no signature.
-
-    Raises:
-        ValueError: A leaf of the signature is not a tensor spec, or the note is larger than 64 KiB.
-    """
+    """Returns the note of a table, at most 64 KiB. An empty nest as signature means no signature."""
     content = {"max_times_sampled": max_times_sampled, "signature": encode_signature(signature)}
     if directory is not None:
         content["directory"] = directory

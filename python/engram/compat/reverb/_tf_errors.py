@@ -45,13 +45,8 @@ def numpy_function(
     """Returns the tensors of a call of `function` in a graph, like `tf.numpy_function`, with other errors.
 
     A ValueError or a TypeError becomes an `InvalidArgumentError` and an `UnknownTableError` a `NotFoundError`, without
-    the traceback that TensorFlow adds to the text.
-
-    Args:
-        function: Receives the inputs as arrays and returns a sequence of arrays.
-        inputs: Tensors.
-        dtypes: The dtypes of the results.
-        placeholders: Arrays of these dtypes, of any values, for TensorFlow's function to return when `function` fails.
+    the traceback that TensorFlow adds to the text. When `function` fails, TensorFlow's function returns the
+    `placeholders`, arrays of any values with the dtypes of the results.
     """
     tf = import_tensorflow("a dataset")
 

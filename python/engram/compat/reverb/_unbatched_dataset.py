@@ -25,19 +25,13 @@ def unbatched_dataset(
     num_packed: int = 0,
     counted: bool = False,
 ) -> tuple[Any, Any]:
-    """Creates a dataset of single elements.
+    """Creates a dataset of the single elements of the blocks that `read_blocks(*args)` yields.
 
-    Args:
-        read_blocks: A generator function that yields several elements at once, or None while there are none. The
-            generator is closed when an iteration ends.
-        args: Tensors, passed to `read_blocks` as arrays.
-        specs: `tf.TensorSpec` of each tensor of an element.
-        names: Name of each of these tensors, for error texts.
-        num_packed: The first `num_packed` tensors are packed into one array, see `ArrayPacker`, even if they are large.
-        counted: If True, `read_blocks` also receives a `TfElementCounter` of the elements that have left the dataset.
-
-    Returns:
-        The dataset as a variant tensor, and the objects that must live as long as the dataset.
+    The generator yields None while there are no elements, and is closed when an iteration ends; if `counted`, it also
+    receives a `TfElementCounter` of the elements that have left the dataset. `args` are tensors, passed as arrays.
+    `specs` and `names` (for error texts) are those of the tensors of an element. The first `num_packed` tensors are
+    packed into one array, see `ArrayPacker`, even if they are large. Returns the dataset as a variant tensor, and what
+    must live as long as the dataset.
     """
     if not counted:
         return _unbatched(read_blocks, args, specs, names, num_packed)

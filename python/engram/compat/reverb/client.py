@@ -314,10 +314,7 @@ class Client:
                 self._store.delete(table, np.array(deleted, np.uint64))
 
     def reset(self, table: str) -> None:
-        """Removes all items of a table and sets its counters to 0. Waiting calls continue to wait.
-
-        Args:
-            table: Name of the table.
+        """Removes all items of `table` and sets its counters to 0. Waiting calls continue to wait.
 
         Raises:
             TypeError: `table` is not text.
@@ -389,11 +386,7 @@ class Client:
             ) from error
 
     def _signature(self, table: str) -> Any:  # noqa: ANN401, a nest
-        """Returns a table's signature, a nest of this package's specs or None. Signatures are cached.
-
-        Raises:
-            KeyError: The table does not exist.
-        """
+        """Returns a table's signature, a nest of this package's specs or None. Signatures are cached."""
         if self._signatures is None or table not in self._signatures:
             infos = self._table_infos()
             self._signatures = {name: signature_of(info) for name, info in infos.items()}

@@ -12,11 +12,7 @@ class Selector:
     """Base class of the selectors."""
 
     def __init__(self, selector: native.Selector) -> None:
-        """Wraps a selector of the engine.
-
-        Args:
-            selector: One of `engram.selectors`.
-        """
+        """Wraps `selector`, one of `engram.selectors`."""
         self._native = selector
 
 
@@ -83,11 +79,7 @@ class HeapSelector(Selector):
     """
 
     def __init__(self, min_heap: bool) -> None:  # noqa: FBT001, as in Reverb
-        """Creates a selector.
-
-        Args:
-            min_heap: True selects the lowest priority, False the highest.
-        """
+        """Creates a selector of the lowest priority if `min_heap` is True, otherwise of the highest."""
         self._sign = 1 if min_heap else -1
         super().__init__(native.MinHeap() if min_heap else native.MaxHeap())
 

@@ -105,17 +105,10 @@ def pattern_dataset_with_info(
 ) -> Any:  # noqa: ANN401, TensorFlow's
     """Creates a `PatternDataset` whose elements are `ReplaySample`s.
 
-    Args:
-        input_dataset: As in `PatternDataset`.
-        configs: As in `PatternDataset`.
-        respect_episode_boundaries: As in `PatternDataset`.
-        is_end_of_episode: As in `PatternDataset`.
+    Arguments and errors are those of `PatternDataset`.
 
     Returns:
         A `tf.data.Dataset`. All info fields are 0: float32 for probability and priority, int32 for the others.
-
-    Raises:
-        TypeError, ValueError, ImportError: As in `PatternDataset`.
     """
     dataset = PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
     return dataset.map(lambda data: ReplaySample(SampleInfo.zeros(), data))  # type: ignore[attr-defined]  # TensorFlow's

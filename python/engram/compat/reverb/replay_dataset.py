@@ -2,14 +2,16 @@
 
 from typing import Any, Self
 
-from engram.compat.reverb import _arguments, _dataset_common
+from engram.compat.reverb import _arguments
+from engram.compat.reverb._dataset_common import dtypes_and_shapes
 from engram.compat.reverb._elements import fixed_length_timesteps, sequences, timesteps
-from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, import_tensorflow, without_autograph
+from engram.compat.reverb._lazy_tensorflow import LazyDataset, import_tensorflow, without_autograph
+from engram.compat.reverb._server_dataset import ServerDataset
 
 __all__ = ["ReplayDataset"]
 
 
-class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
+class ReplayDataset(ServerDataset, metaclass=LazyDataset):
     """The `tf.data.Dataset` of Reverb 0.1 to 0.7. Newer code uses `TimestepDataset` or `TrajectoryDataset`.
 
     Unlike Reverb's, its info has the field `times_sampled`. Iteration raises the same errors as those two datasets, and
@@ -56,29 +58,31 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
                 The message names the argument.
             ImportError: TensorFlow is not installed.
         """
-        fetch_options = _dataset_common.make_fetch_options(
-            max_in_flight_samples_per_worker, num_workers_per_iterator, max_samples_per_stream, rate_limiter_timeout_ms
-        )
         if sequence_length is not None and _arguments.integer("sequence_length", sequence_length) < 1:
             raise ValueError(f"sequence_length ({sequence_length}) must be None or a positive integer")
         if _arguments.integer("flexible_batch_size", flexible_batch_size) < 1 and flexible_batch_size != -1:
             raise ValueError(f"flexible_batch_size ({flexible_batch_size}) must be a positive integer or -1")
         if emit_timesteps:
-            convert = timesteps if sequence_length is None else fixed_length_timesteps(sequence_length)
-            source = _dataset_common.ElementSource(fetch_options=fetch_options, convert=convert)
+            self._convert = timesteps if sequence_length is None else fixed_length_timesteps(sequence_length)
         else:
             _check_shapes(shapes, sequence_length)
-            convert = sequences(sequence_length)
-            source = _dataset_common.ElementSource(
-                fetch_options=fetch_options, convert=convert, info_shape=(sequence_length,), extra_axes=1
-            )
-        _dataset_common.init_server_dataset(
-            self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes
+            self._convert = sequences(sequence_length)
+            self._info_shape = (sequence_length,)
+        ServerDataset.__init__(  # `super()` would look for the class that `LazyDataset` replaces
+            self,
+            server_address,
+            table,
+            dtypes,
+            shapes,
+            max_in_flight_samples_per_worker,
+            num_workers_per_iterator,
+            max_samples_per_stream,
+            rate_limiter_timeout_ms,
         )
 
     @classmethod
     @without_autograph
-    def from_table_signature(  # noqa: PLR0917, as in Reverb
+    def from_table_signature(  # type: ignore[override]  # noqa: PLR0917, as in Reverb
         cls,
         server_address: str,
         table: str,
@@ -93,31 +97,24 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
     ) -> Self:
         """Creates a dataset with the dtypes and shapes of the table's signature, which must describe one step.
 
+        The other arguments and errors are those of the constructor.
+
         Args:
             server_address: `host:port`.
             table: Name of the table.
-            max_in_flight_samples_per_worker: As in the constructor.
-            num_workers_per_iterator: As in the constructor.
-            max_samples_per_stream: As in the constructor.
-            sequence_length: As in the constructor.
-            emit_timesteps: As in the constructor.
-            rate_limiter_timeout_ms: Milliseconds, as in the constructor.
             get_signature_timeout_secs: Whole seconds to wait for the server. None, 0 or less means up to an hour.
-            flexible_batch_size: As in the constructor.
 
         Raises:
-            TypeError: As in the constructor.
             ValueError: The address is not `host:port`, the table does not exist or has no signature, or a number is out
                 of range.
             DeadlineExceededError: The server did not answer in time.
             RuntimeError: The server could not be reached for an hour.
-            ImportError: TensorFlow is not installed.
         """
         leading_axes = () if emit_timesteps else (sequence_length,)
         return cls(
             server_address,
             table,
-            *_dataset_common.dtypes_and_shapes(server_address, table, get_signature_timeout_secs, leading_axes),
+            *dtypes_and_shapes(server_address, table, get_signature_timeout_secs, leading_axes),
             max_in_flight_samples_per_worker,
             num_workers_per_iterator,
             max_samples_per_stream,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._config_builder import (
@@ -26,7 +25,7 @@ from engram.compat.reverb._flatteners import LEAF_CLASSES, Flatten, flattener, i
 from engram.compat.reverb._pattern_writer import pattern_writer
 from engram.compat.reverb._patterns import already_set_text, check_source_leaves, history_length, source_leaves
 from engram.compat.reverb._signature_inference import infer_signature, unpack_pattern
-from engram.compat.reverb._steps import Column, checked, chunk_length
+from engram.compat.reverb._steps import Column, NewTypes, checked, chunk_length
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
@@ -173,9 +172,11 @@ class StructuredWriter:
         self._flatten = flattener(data)
         return leaves
 
-    def _row(self, leaves: list[Any]) -> tuple[list[Any], list[tuple[Column, npt.NDArray[Any]]]]:
+    def _row(self, leaves: list[Any]) -> tuple[list[Any], NewTypes]:
         """Returns the leaves that configs read, converted for the engine, and the first values among them."""
-        row, first_values = [], []
+        row: list[Any] = []
+        first_values: NewTypes = []
+        # Not `convert_in_place`, which takes a list of these leaves: an append would take 8 % longer.
         for number, column in zip(self._source_leaves, self._columns, strict=True):
             value = leaves[number]
             kind = type(value)
@@ -183,11 +184,9 @@ class StructuredWriter:
             if kind is np.ndarray:
                 fits = value.dtype == column.exact_dtype and value.shape == column.shape
             if not fits:
-                value = _nest.as_array(value)
+                value = checked(_nest.as_array(value), column)
                 if column.dtype is None:
                     first_values.append((column, value))
-                else:
-                    checked(value, column)
             row.append(value)
         return row, first_values
 

@@ -123,14 +123,7 @@ class Table:
     ) -> "Table":
         """Creates a first-in, first-out table: each item is sampled once, and inserts wait while the table is full.
 
-        Args:
-            name: As in the constructor.
-            max_size: Maximum number of items.
-            extensions: As in the constructor.
-            signature: As in the constructor.
-
-        Raises:
-            TypeError, ValueError, NotImplementedError: As in the constructor.
+        Arguments and errors are those of the constructor.
         """
         return cls(name, Fifo(), Fifo(), max_size, rate_limiters.Queue(max_size), 1, extensions, signature)
 
@@ -144,14 +137,7 @@ class Table:
     ) -> "Table":
         """Creates a last-in, first-out table: each item is sampled once, and inserts wait while the table is full.
 
-        Args:
-            name: As in the constructor.
-            max_size: Maximum number of items.
-            extensions: As in the constructor.
-            signature: As in the constructor.
-
-        Raises:
-            TypeError, ValueError, NotImplementedError: As in the constructor.
+        Arguments and errors are those of the constructor.
         """
         return cls(name, Lifo(), Lifo(), max_size, rate_limiters.Stack(max_size), 1, extensions, signature)
 
@@ -167,10 +153,7 @@ class Table:
             return to_reverb_info(self._current_store().info()[self._name])
 
     def can_sample(self, num_samples: int) -> bool:
-        """True if the rate limiter allows `num_samples` samples now.
-
-        Args:
-            num_samples: From 1 to 2**31 - 1.
+        """True if the rate limiter allows `num_samples` samples now, from 1 to 2**31 - 1.
 
         Raises:
             TypeError: `num_samples` is not an integer, or is above 2**31 - 1.
@@ -180,10 +163,7 @@ class Table:
             return self._current_store()._native.can_sample(self._name, _count("num_samples", num_samples))  # noqa: SLF001
 
     def can_insert(self, num_inserts: int) -> bool:
-        """True if the rate limiter allows `num_inserts` inserts now.
-
-        Args:
-            num_inserts: From 1 to 2**31 - 1.
+        """True if the rate limiter allows `num_inserts` inserts now, from 1 to 2**31 - 1.
 
         Raises:
             TypeError: `num_inserts` is not an integer, or is above 2**31 - 1.
@@ -205,18 +185,8 @@ class Table:
     ) -> "Table":
         """Creates an empty table with the options of this table, except for the arguments given.
 
-        Args:
-            name: As in the constructor. Default: this table's name.
-            sampler: As in the constructor. Default: this table's sampler.
-            remover: As in the constructor. Default: this table's remover.
-            max_size: As in the constructor. Default: this table's maximum.
-            rate_limiter: As in the constructor. Default: a new rate limiter with the same numbers.
-            max_times_sampled: As in the constructor. Default: this table's limit.
-            extensions: As in the constructor. Default: this table's extensions.
-            signature: As in the constructor. Default: this table's signature. It cannot be removed this way.
-
-        Raises:
-            TypeError, ValueError, NotImplementedError: As in the constructor.
+        By default, it gets a new rate limiter with the same numbers. A signature cannot be removed this way. Arguments
+        and errors are those of the constructor.
         """
         return Table(
             name=self._name if name is None else name,

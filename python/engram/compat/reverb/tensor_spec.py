@@ -79,17 +79,14 @@ class BoundedTensorSpec(TensorSpec):
         maximum: npt.ArrayLike,
         name: str | None = None,
     ) -> None:
-        """Creates a spec.
+        """Creates a spec. The other arguments and errors are those of `TensorSpec`.
 
         Args:
-            shape: As in `TensorSpec`.
-            dtype: As in `TensorSpec`.
             minimum: Lowest allowed value, inclusive: a number or an array.
             maximum: Highest allowed value, inclusive: a number or an array.
-            name: As in `TensorSpec`.
 
         Raises:
-            TypeError: As in `TensorSpec`; or the dtype is text, or a bound is None.
+            TypeError: The dtype is text, or a bound is None.
             ValueError: A bound cannot be converted to the dtype, or its shape does not broadcast with the spec's.
         """
         super().__init__(shape, dtype, name)
@@ -125,11 +122,7 @@ class BoundedTensorSpec(TensorSpec):
 
 
 def is_spec(value: object) -> bool:
-    """True for a spec of this module or of TensorFlow. Other objects with a shape and a dtype are not specs.
-
-    Args:
-        value: Any object.
-    """
+    """True if `value` is a spec of this module or of TensorFlow. Other objects with shape and dtype are not specs."""
     if isinstance(value, TensorSpec):
         return True
     tf = sys.modules.get("tensorflow")
@@ -156,11 +149,7 @@ def as_spec(value: Any) -> TensorSpec:  # noqa: ANN401, TensorFlow's too
 
 
 def public(spec: TensorSpec) -> Any:  # noqa: ANN401, TensorFlow's too
-    """Returns a spec of this module as TensorFlow's if TensorFlow is imported, and otherwise unchanged.
-
-    Args:
-        spec: A spec of this module.
-    """
+    """Returns `spec`, a spec of this module, as TensorFlow's if TensorFlow is imported, and otherwise unchanged."""
     tf = sys.modules.get("tensorflow")
     if tf is None or not hasattr(tf, "TensorSpec"):
         return spec
@@ -173,10 +162,7 @@ def public(spec: TensorSpec) -> Any:  # noqa: ANN401, TensorFlow's too
 
 
 def dtype_name(dtype: npt.DTypeLike) -> str:
-    """Returns the name of a dtype in Reverb's error texts: `float`, `double`, `int64`, `string`.
-
-    Args:
-        dtype: Anything that `numpy.dtype` accepts.
+    """Returns the name of `dtype`, of any kind, in Reverb's error texts: `float`, `double`, `int64`, `string`.
 
     Raises:
         TypeError: `dtype` is not a dtype.
@@ -188,12 +174,7 @@ def dtype_name(dtype: npt.DTypeLike) -> str:
 
 
 def is_compatible(expected: tuple[int | None, ...] | None, actual: tuple[int | None, ...] | None) -> bool:
-    """True if the shapes have equal rank and equal sizes. None, as a size or as a shape, matches anything.
-
-    Args:
-        expected: Sizes, with None for any size; or None for any rank.
-        actual: A shape in the same form.
-    """
+    """True if `expected` and `actual` have equal rank and equal sizes. None, as size or shape, matches anything."""
     if expected is None or actual is None or expected == actual:
         return True
     return len(expected) == len(actual) and all(

@@ -4,25 +4,20 @@ import sys
 import warnings
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Self
 
 from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._errors import translated
-from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
+from engram.compat.reverb._flatteners import Flatten, flattener
 from engram.compat.reverb._item_signatures import ColumnType, check_steps, checked_priority, column_types
 from engram.compat.reverb._signatures import columns_text
-from engram.compat.reverb._steps import Column, checked_dtype
+from engram.compat.reverb._steps import Column, NewTypes, checked, convert_in_place
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
     from engram.compat.reverb.client import Client
 
 __all__ = ["Writer"]
-
-Array: TypeAlias = npt.NDArray[Any]
 
 _CLOSED = "the writer is closed: close() was called, or its `with` block was left"
 
@@ -126,11 +121,10 @@ class Writer:
         """
         self._check_open()
         leaves: list[Any] = []
-        reshaped: list[tuple[Column, Array]] = []
-        if self._flatten is not None and self._flatten(data, leaves):
-            row = self._row(leaves, reshaped)
-            if row is not None:
-                self._append(row, self._columns, reshaped)
+        reshaped: NewTypes = []
+        if self._flatten is not None and self._flatten(data, leaves) and len(leaves) == len(self._columns):
+            if convert_in_place(leaves, self._columns, reshaped):
+                self._append(leaves, self._columns, reshaped)
                 return
             reshaped.clear()
         self._flatten, leaves = flattener(data), _nest.flatten(data)
@@ -143,30 +137,10 @@ class Writer:
         if not leaves:
             raise ValueError("Append called with empty data; a step must have at least one column.")
         pairs = zip(leaves, columns, strict=True)
-        row = [_checked_value(_nest.as_array(leaf), column, reshaped) for leaf, column in pairs]
+        row = [checked(_nest.as_array(leaf), column, reshaped) for leaf, column in pairs]
         self._append(row, columns, reshaped)
 
-    def _row(self, leaves: list[Any], reshaped: list[tuple[Column, Array]]) -> list[Any] | None:
-        """Returns the leaves converted for the engine; None if a leaf is a nest or the number of leaves changed.
-
-        Adds each column whose shape changes to `reshaped`, with its new value.
-        """
-        columns = self._columns
-        if len(leaves) != len(columns):
-            return None
-        for index, (value, column) in enumerate(zip(leaves, columns, strict=True)):
-            kind = type(value)
-            if kind is np.ndarray:
-                if value.dtype == column.exact_dtype and value.shape == column.shape:
-                    continue
-            elif kind in column.scalar_types:
-                continue
-            elif not is_leaf(value):
-                return None
-            leaves[index] = _checked_value(_nest.as_array(value), column, reshaped)
-        return leaves
-
-    def _append(self, row: list[Any], columns: list[Column], reshaped: list[tuple[Column, Array]]) -> None:
+    def _append(self, row: list[Any], columns: list[Column], reshaped: NewTypes) -> None:
         """Appends a converted row to the engine's writer."""
         try:
             self._native.append(tuple(row))
@@ -178,7 +152,7 @@ class Writer:
                 raise
         self._count_step(columns, reshaped)
 
-    def _count_step(self, columns: list[Column], reshaped: list[tuple[Column, Array]]) -> None:
+    def _count_step(self, columns: list[Column], reshaped: NewTypes) -> None:
         self._columns = columns
         self._num_steps += 1
         for column, value in reshaped:
@@ -295,17 +269,3 @@ class Writer:
             _sending.flush(self._native, 0, None, None)
         finally:
             self._finalizer.detach()  # it would wait a second time
-
-
-def _checked_value(array: Array, column: Column, reshaped: list[tuple[Column, Array]]) -> Array:
-    """Returns a value after checking its dtype, which the first value sets.
-
-    Adds column and value to `reshaped` if the shape differs from that of the value before.
-
-    Raises:
-        ValueError: The dtype differs from that of earlier values.
-    """
-    checked_dtype(array, column)
-    if column.dtype is None or array.shape != column.shape:
-        reshaped.append((column, array))
-    return array

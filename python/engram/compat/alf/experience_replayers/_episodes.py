@@ -13,11 +13,6 @@ class EpisodeIndex(HostModule):
     """Begin and end of the episode of each stored step.
 
     An episode extends from a FIRST step to the one before the next FIRST step, or to the newest step.
-
-    Args:
-        num_envs: Number of environments, E.
-        length: Slots of each, L.
-        shared: True to share the index with forked processes.
     """
 
     def __init__(self, num_envs: int, length: int, *, shared: bool) -> None:

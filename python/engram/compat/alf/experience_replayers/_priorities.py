@@ -20,17 +20,9 @@ _LOG_LENGTH = 2**16
 class StartPriorities(HostModule):
     """A priority for each row; above 0 only if a sequence of `sequence_length` steps can begin with the row's step.
 
-    The buffer `values` is the state; the tree is derived from it. With `shared`, each process has a tree of its own,
-    which follows the changes that others log.
-
-    Args:
-        num_envs: Number of environments, E.
-        length: Slots of each, L. A step in slot j of environment e is in row e * L + j.
-        minimum: Minimum of the priority of a new start.
-        shared: True to share the priorities with forked processes.
-
-    Raises:
-        InvalidArgumentError: The minimum is negative or not finite.
+    A step in slot j of environment e is in row e * L + j, with L slots per environment. A new start has at least the
+    priority `minimum`. The buffer `values` is the state; the tree is derived from it. With `shared`, each process has a
+    tree of its own, which follows the changes that others log.
     """
 
     def __init__(self, num_envs: int, length: int, minimum: float, *, shared: bool) -> None:
@@ -85,22 +77,16 @@ class StartPriorities(HostModule):
             self._tree.set(rows, np.ascontiguousarray(values))
 
     def check(self, priorities: npt.NDArray[np.float64]) -> None:
-        """Checks priorities that a program gives.
-
-        Raises:
-            AssertionError: A priority is negative, NaN, infinite or too large.
-        """
+        """Checks that priorities that a program gives are finite, not negative and not too large."""
         allowed = (priorities >= 0) & (priorities <= _engram.MAX_PRIORITY)
         if not allowed.all():
             bad = priorities[~allowed].flat[0]
             raise AssertionError(f"each of `priorities` must be from 0 to {_engram.MAX_PRIORITY}; got {bad}")
 
     def draw(self, n: int, *, with_replacement: bool) -> Ints:
-        """Draws rows in proportion to their priorities, of which one must be above 0.
+        """Draws `n` rows in proportion to their priorities, of which one must be above 0.
 
-        Args:
-            n: Number of rows.
-            with_replacement: False to draw one row from each of `n` equal shares of the sum of all priorities.
+        Without replacement, it draws one row from each of `n` equal shares of the sum of all priorities.
         """
         tree, units = self._updated_tree(), random_units(n)
         fractions = units if with_replacement else (np.arange(n) + units) / n

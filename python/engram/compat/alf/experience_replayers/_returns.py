@@ -16,16 +16,7 @@ __all__ = ["EpisodicReturns", "ReturnOptions"]
 
 @dataclass(frozen=True, slots=True)
 class ReturnOptions:
-    """How returns are computed.
-
-    Attributes:
-        default: Return of a step while it is unknown.
-        gamma: Discount per step.
-        clip: Minimum and maximum of a reward; None: rewards are not clipped.
-
-    Raises:
-        InvalidArgumentError: A value is not allowed.
-    """
+    """How returns are computed: discount per step, bounds of a reward, and `default`, a return while it is unknown."""
 
     default: float
     gamma: float
@@ -41,14 +32,7 @@ class ReturnOptions:
 
 
 class EpisodicReturns(HostModule):
-    """The return of each step, known from the next step with discount 0 of its episode on.
-
-    Args:
-        num_envs: Number of environments, E.
-        length: Slots of each, L.
-        options: How returns are computed.
-        shared: True to share the returns with forked processes.
-    """
+    """The return of each step, known from the next step with discount 0 of its episode on."""
 
     def __init__(self, num_envs: int, length: int, options: ReturnOptions, *, shared: bool) -> None:
         super().__init__(shared=shared)
@@ -62,15 +46,8 @@ class EpisodicReturns(HostModule):
     ) -> Iterator[tuple[int, int, int]]:
         """Adds a step of each environment, at the position after its newest one, with the default return.
 
-        Args:
-            envs: Different environments, [B].
-            positions: Of their new steps.
-            is_first: Whether the new step is FIRST.
-            discount_is_0: Whether the new step has discount 0.
-
-        Returns:
-            For each environment where returns are known now: the environment, the position of the first stored step
-            with such a return, and that of the new step.
+        Yields, for each environment where returns are known now: the environment, the position of the first stored step
+        with such a return, and that of the new step.
         """
         begin = self._array("disc_0_begin")
         slots = positions % self._length
@@ -85,13 +62,9 @@ class EpisodicReturns(HostModule):
     def complete(
         self, env: int, begin: int, rewards: npt.NDArray[np.float64], discounts: npt.NDArray[np.float64]
     ) -> None:
-        """Sets the returns of consecutive steps.
+        """Sets the returns of N steps from position `begin` on.
 
-        Args:
-            env: Their environment.
-            begin: Position of the first of these steps.
-            rewards: Of these steps and of the one after them, [N + 1].
-            discounts: Of the same steps.
+        Rewards and discounts, `[N + 1]`, include those of the step after them.
         """
         if self._options.clip is not None:
             rewards = rewards.clip(*self._options.clip)

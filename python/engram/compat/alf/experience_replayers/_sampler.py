@@ -27,9 +27,6 @@ class SampleOptions:
         recent_steps: Number of newest starts of each environment that count as recent.
         recent_ratio: Fraction of a batch that is drawn from recent starts.
         with_replacement: False to draw one sequence from each of equal strata.
-
-    Raises:
-        InvalidArgumentError: A value is not allowed.
     """
 
     ignored: int
@@ -46,10 +43,7 @@ class SampleOptions:
 class Sampler:
     """Draws the steps that sequences begin with, given the sizes and next positions of all environments, both [E].
 
-    Args:
-        options: What is sampled, and how.
-        length: Slots per environment.
-        priorities: Priorities of the starts; None: they are equally likely.
+    Without priorities, all starts are equally likely.
     """
 
     def __init__(self, options: SampleOptions, length: int, priorities: StartPriorities | None) -> None:
@@ -63,11 +57,7 @@ class Sampler:
         return Starts(envs, end - sizes[envs] + self._options.ignored, end - sequence_length + 1)
 
     def draw(self, sizes: Ints, positions: Ints, n: int, sequence_length: int) -> tuple[Ints, Ints, _Weights | None]:
-        """Draws `n` starts: environments, positions, and importance weights if there are priorities.
-
-        Raises:
-            AssertionError: Not enough steps are stored, or all priorities are 0.
-        """
+        """Draws `n` starts: environments, positions, and importance weights if there are priorities."""
         starts = self.starts(np.arange(len(sizes)), sizes, positions, sequence_length)
         mean_starts = sizes.mean() - (sequence_length - 1 + self._options.ignored)
         num_recent = 0

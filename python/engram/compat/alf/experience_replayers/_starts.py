@@ -8,13 +8,7 @@ __all__ = ["Starts"]
 
 
 class Starts:
-    """The consecutive positions of each of some environments that sequences can begin with.
-
-    Args:
-        envs: Different environments, [B].
-        first: Position of the first start of each.
-        end: Position after the last start of each; there are none if it is not above `first`.
-    """
+    """Positions that sequences can begin with: from `first` to below `end`, in each of different `envs`, all `[B]`."""
 
     def __init__(self, envs: Ints, first: Ints, end: Ints) -> None:
         self.envs = envs

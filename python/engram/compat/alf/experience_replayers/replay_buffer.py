@@ -52,22 +52,18 @@ class ReplayBuffer(RingBuffer):
         buffer.update_priority(info.env_ids, info.positions, (td_errors.abs() + 1e-6) ** 0.7)
 
     Random choices use PyTorch's generator of the host, which `torch.manual_seed` seeds. See `RingBuffer` for positions,
-    devices, threads and processes.
+    devices, threads and processes. The other arguments are those of `RingBuffer`.
 
     Args:
         data_spec: Nest of the specs of a step; a spec has `shape` and `dtype`, see `TensorSpec`. It must have a field
             `step_type` (0: FIRST, 1: MID, 2: LAST) for `keep_episodic_info`, and `discount` and `reward` for
             `record_episodic_return`, each one number per step.
-        num_environments: Number of environments.
-        max_length: Maximum number of steps of each environment; then the oldest ones are overwritten.
         num_earliest_frames_ignored: Number of oldest steps of each environment that no sample begins with.
         prioritized_sampling: Whether sequences are drawn in proportion to the priorities of their first steps.
         initial_priority: Minimum of the priority of a new step, which otherwise gets the largest one in the buffer.
         recent_data_steps: Number of newest starts of each environment that count as recent.
         recent_data_ratio: Fraction of a batch that is drawn from recent starts.
         with_replacement: False to draw one sequence from each of equal strata.
-        device: Where the steps are stored.
-        allow_multiprocess: Whether forked processes share the buffer and calls may be `blocking`.
         keep_episodic_info: Whether to record where episodes begin and end. None: if `num_earliest_frames_ignored` is
             above 0.
         record_episodic_return: Whether to record the return of each step of complete episodes. Needs
@@ -76,7 +72,6 @@ class ReplayBuffer(RingBuffer):
         gamma: Discount of the recorded return.
         reward_clip: Minimum and maximum of a reward in the recorded return; None: rewards are not clipped.
         enable_checkpoint: Is stored as an attribute, for programs that decide by it what a checkpoint contains.
-        name: The name of the buffer.
 
     Raises:
         AssertionError: `record_episodic_return` without `keep_episodic_info`.

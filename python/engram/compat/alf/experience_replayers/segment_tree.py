@@ -44,7 +44,7 @@ class SegmentTree(FixedBuffersModule):
         self._name = name
         # The leaves of the lowest level are the first values, those one level above it the others.
         self._lowest_level = 1 << (self._capacity - 1).bit_length()
-        self._buffers["values"] = torch.zeros(2 * self._capacity, dtype=dtype, device=device)
+        self._add("values", (2 * self._capacity,), dtype, device=device)
         self._is_current = True  # whether the inner nodes follow the leaves
 
     @property
@@ -139,16 +139,7 @@ class SumSegmentTree(SegmentTree):
         tree[torch.arange(4)] = torch.tensor([1.0, 0.0, 2.0, 1.0])
         tree.find_sum_bound(torch.rand(64) * tree.summary())
 
-    Values must be finite and at least 0.
-
-    Args:
-        capacity: Number of values.
-        dtype: Dtype of the values.
-        device: Where the values are stored; also that of results. The sums are on the host.
-        name: The name of the tree.
-
-    Raises:
-        InvalidArgumentError: `capacity` is not a number above 0.
+    Values must be finite and at least 0. The sums are on the host. Arguments and errors are those of `SegmentTree`.
     """
 
     def __init__(
@@ -232,14 +223,7 @@ class SumSegmentTree(SegmentTree):
 class MinSegmentTree(SegmentTree):
     """Values and their minimum. It is 0 until all values have been set, because they begin as 0.
 
-    Args:
-        capacity: Number of values.
-        dtype: Dtype of the values.
-        device: Where the values are stored; also that of results.
-        name: The name of the tree.
-
-    Raises:
-        InvalidArgumentError: `capacity` is not a number above 0.
+    Arguments and errors are those of `SegmentTree`.
     """
 
     def __init__(
@@ -255,14 +239,7 @@ class MinSegmentTree(SegmentTree):
 class MaxSegmentTree(SegmentTree):
     """Values and their maximum.
 
-    Args:
-        capacity: Number of values.
-        dtype: Dtype of the values.
-        device: Where the values are stored; also that of results.
-        name: The name of the tree.
-
-    Raises:
-        InvalidArgumentError: `capacity` is not a number above 0.
+    Arguments and errors are those of `SegmentTree`.
     """
 
     def __init__(

@@ -64,32 +64,26 @@ class RingBuffer(FixedBuffersModule):
         allow_multiprocess: bool = False,  # noqa: FBT001, FBT002, ALF's signature
         name: str = "RingBuffer",
     ) -> None:
-        super().__init__()
+        super().__init__(shared=allow_multiprocess)
         self._spec = DataSpec(data_spec)
         self._num_envs = _checks.integer("`num_environments`", num_environments)
         self._max_length = _checks.integer("`max_length`", max_length)
         self._device = str(device)
         self._place = torch.empty(0, device=device).device  # the current one, for "cuda"
         self._name = name
-        self._shared = allow_multiprocess
         self._keys = [path.replace(".", "|") or "data" for path in self._spec.names]
         if not {SIZE, POS}.isdisjoint(self._keys):
             raise InvalidArgumentError(f"`data_spec` must not have the fields {SIZE} and {POS}; rename them")
         for key in (SIZE, POS):
-            self._add(key, (self._num_envs,), torch.int64, torch.device("cpu"))
+            self._add(key, (self._num_envs,), torch.int64)
         for key, shape, dtype in zip(self._keys, self._spec.shapes, self._spec.dtypes, strict=True):
-            self._add(key, (self._num_envs, self._max_length, *shape), dtype, self._place)
+            self._add(key, (self._num_envs, self._max_length, *shape), dtype, device=self._place)
         self._lock = BufferLock(processes=allow_multiprocess)
         self._enqueued: Signal | None = None
         self._dequeued: Signal | None = None
         if allow_multiprocess:
             self._enqueued, self._dequeued = Signal(), Signal()
             self._stopped = torch.zeros((), dtype=torch.bool, device="cpu").share_memory_()
-
-    def _add(self, key: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        tensor = torch.zeros(shape, dtype=dtype, device=device)
-        # Not `register_buffer`, which rejects fields that have the name of an attribute, such as `device`.
-        self._buffers[key] = tensor.share_memory_() if self._shared else tensor
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "RingBuffer":  # noqa: FBT001, FBT002, PyTorch's signature
         index = {key: self._buffers[key] for key in (SIZE, POS)}
@@ -125,21 +119,15 @@ class RingBuffer(FixedBuffersModule):
     @property
     def _size(self) -> Ints:
         """Number of stored steps of each environment: the memory of the buffer."""
-        sizes: Ints = self._buffers[SIZE].numpy()
-        return sizes
+        return self._array(SIZE)
 
     @property
     def _pos(self) -> Ints:
         """Position of the next step of each environment: the memory of the buffer."""
-        positions: Ints = self._buffers[POS].numpy()
-        return positions
+        return self._array(POS)
 
     def circular(self, pos: Any) -> Any:  # noqa: ANN401, a tensor or a number
-        """Returns the slots of positions: `pos` modulo `max_length`, at least 0.
-
-        Args:
-            pos: Positions: a tensor or a number.
-        """
+        """Returns the slots of positions: `pos`, a tensor or a number, modulo `max_length`; at least 0."""
         return pos % self._max_length
 
     def get_earliest_position(self, env_ids: Any = None) -> torch.Tensor:  # noqa: ANN401, integers
@@ -371,14 +359,7 @@ class RingBuffer(FixedBuffersModule):
         return torch.from_numpy(rows.ravel()).to(self._place)
 
     def _read(self, envs: Ints, positions: Ints, field: Any = None, *, convert: bool = True) -> Any:  # noqa: ANN401, any nest
-        """Reads steps.
-
-        Args:
-            envs: Environments.
-            positions: Of the steps; broadcast with `envs`.
-            field: The index of a leaf, or a nest of indices. None: the nest of all leaves.
-            convert: True to move them to the default device.
-        """
+        """Reads steps at positions, broadcast with `envs`. `field`: the index of a leaf, or a nest of indices."""
         rows, shape = self._rows(envs, positions), np.broadcast_shapes(envs.shape, positions.shape)
 
         def leaf(index: int) -> torch.Tensor:

@@ -219,11 +219,7 @@ def _with_length_check(convert_items: Convert) -> Convert:
 
 
 def _stacked(options: DatasetOptions, column: Sequence[Array]) -> Any:  # noqa: ANN401, an array, or several
-    """Stacks the arrays of a batch, `[B, ...]`. Returns a list if they differ in shape and that is allowed.
-
-    Raises:
-        MismatchError: The arrays differ in shape, which is not allowed.
-    """
+    """Stacks the arrays of a batch, `[B, ...]`. Returns a list if they differ in shape and that is allowed."""
     if len({each.shape for each in column}) == 1:
         return np.stack(column)
     if not options.allows_ragged:
@@ -237,11 +233,7 @@ def _mismatch_text(table: str, properties: Sequence[str]) -> str:
 
 
 def array_converter(framework: str) -> ConvertLeaves:
-    """Returns a function that converts NumPy arrays to arrays of a framework. Text is not converted.
-
-    Raises:
-        ImportError: The framework is not installed.
-    """
+    """Returns a function that converts NumPy arrays to arrays of a framework. Text is not converted."""
     if framework == "numpy":
         return lambda leaves: leaves
     with importing_extra(framework, f"a dataset with framework={framework!r}"):

@@ -13,13 +13,8 @@ class DatasetOptions:
     """What a dataset reads, and how it builds batches.
 
     Attributes:
-        table: Name of the table.
-        source: How items are fetched and converted to elements.
-        whole_items: True if elements are whole items.
         nest: A nest of `TensorSpec`: the data of an element.
         batch_size: Number of elements per batch; None for single elements.
-        prefetch_size: Number of batches to prefetch.
-        allows_ragged: True if the elements of a batch may differ in shape.
         num_parallel_calls: Number of threads that read from several stores. Used with TensorFlow only.
         deterministic: If True, stores are read in strict rotation. If False, a store without items is skipped.
     """

@@ -60,11 +60,7 @@ def _lengths(column: Array, splits: Array | None, *, squeezed: bool) -> set[Any]
 
 
 def check_length(table: str, length: int, sequence_length: int) -> None:
-    """Checks that items of `length` steps can be cut into sequences of `sequence_length` steps.
-
-    Raises:
-        MismatchError: `sequence_length` does not divide `length`.
-    """
+    """Checks that items of `length` steps can be cut into sequences of `sequence_length` steps."""
     if length % sequence_length:
         raise MismatchError(
             f"items of table `{table}` have {length} steps, which `sequence_length` {sequence_length} does not divide"

@@ -13,13 +13,7 @@ __all__ = ["ElementSpecs", "from_environment", "from_signature", "sequence_specs
 
 
 class ElementSpecs(NamedTuple):
-    """Specs of an element's data.
-
-    Attributes:
-        nest: A nest of `TensorSpec`: the data of one step, or of a whole item if `from_signature` was called with
-            `steps=False`.
-        is_state: One bool per leaf: True if the leaf belongs to the recurrent state.
-    """
+    """A nest of specs of an element's data, and for each leaf: whether it belongs to the recurrent state."""
 
     nest: Any
     is_state: list[bool]
@@ -65,9 +59,6 @@ def from_signature(info: TableInfo, *, steps: bool) -> tuple[ElementSpecs, int |
     """Returns the specs of a step, or of a whole item if not `steps`, and the number of steps per item.
 
     The number is None for whole items, if the signature does not fix it, and for a table of `engram.compat.reverb`.
-
-    Raises:
-        ValueError: The table has no signature, or its items cannot be split into steps.
     """
     reverb_signature = _table_note.decode(info.note).signature
     if reverb_signature is not None:

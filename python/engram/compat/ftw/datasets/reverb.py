@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from engram import Client, TableInfo
+from engram.compat.ftw._same_arguments import same_arguments
 from engram.compat.ftw.datasets import _specs
 from engram.compat.ftw.datasets._arrays import ArrayDataset, array_converter
 from engram.compat.ftw.datasets._options import DatasetOptions
@@ -119,22 +120,8 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
     )
 
 
-def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
-    client: Any,  # noqa: ANN401, one of several types
-    environment_spec: Any = None,  # noqa: ANN401, duck-typed
-    batch_size: int | None = None,
-    prefetch_size: int | None = None,
-    sequence_length: int | None = None,
-    extra_spec: Any = None,  # noqa: ANN401, a nest
-    transition_adder: bool = False,  # noqa: FBT001, FBT002, FTW's signature
-    table: str = "priority_table",
-    convert_zero_size_to_none: bool = False,  # noqa: FBT001, FBT002, FTW's signature
-    num_parallel_calls: int = 1,
-    using_deprecated_adder: bool = False,  # noqa: FBT001, FBT002, FTW's signature
-    deterministic: bool = True,  # noqa: FBT001, FBT002, FTW's signature
-    *,
-    framework: Framework = "tensorflow",
-) -> Any:  # noqa: ANN401, a dataset
+@same_arguments(make_reverb_fifo_sampler_dataset)
+def make_reverb_rnn_sequence_fifo_sampler_dataset(**arguments: Any) -> Any:  # noqa: ANN401, see the decorator
     """Returns a dataset of whole items, which are sequences with the recurrent state of their first step only.
 
     Elements are `ReplaySample`s with one `info` per item, `[]`, or `[B]` with a `batch_size`. Their data are `Step`s
@@ -147,46 +134,17 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signa
         for sample in dataset:
             learn(sample.data, initial_state=sample.data.extras["core_state"])
 
+    The other arguments and errors are those of `make_reverb_fifo_sampler_dataset`. A ValueError during iteration can
+    also mean that an item's number of steps is not `sequence_length`.
+
     Args:
-        client: As in `make_reverb_fifo_sampler_dataset`.
-        environment_spec: As in `make_reverb_fifo_sampler_dataset`.
-        batch_size: As in `make_reverb_fifo_sampler_dataset`.
-        prefetch_size: As in `make_reverb_fifo_sampler_dataset`.
         sequence_length: Number of steps of every item, at least 1. Default: any number, equal within a batch.
         extra_spec: A nest of specs of one step's extras, including `core_state`. Default: no extras.
-        transition_adder: As in `make_reverb_fifo_sampler_dataset`.
-        table: As in `make_reverb_fifo_sampler_dataset`.
-        convert_zero_size_to_none: As in `make_reverb_fifo_sampler_dataset`.
-        num_parallel_calls: As in `make_reverb_fifo_sampler_dataset`.
-        using_deprecated_adder: As in `make_reverb_fifo_sampler_dataset`.
-        deterministic: As in `make_reverb_fifo_sampler_dataset`.
-        framework: As in `make_reverb_fifo_sampler_dataset`.
 
     Returns:
-        The dataset, as in `make_reverb_fifo_sampler_dataset`.
-
-    Raises:
-        ValueError, TypeError, ImportError, ClosedError, UnavailableError, UnknownTableError: As in
-            `make_reverb_fifo_sampler_dataset`. A ValueError during iteration can also mean that an item's number of
-            steps is not `sequence_length`.
-        tf.errors.InvalidArgumentError: As in `make_reverb_fifo_sampler_dataset`.
+        The dataset, as `make_reverb_fifo_sampler_dataset` returns it.
     """
-    return _make_dataset(
-        whole_items=True,
-        client=client,
-        environment_spec=environment_spec,
-        batch_size=batch_size,
-        prefetch_size=prefetch_size,
-        sequence_length=sequence_length,
-        extra_spec=extra_spec,
-        transition_adder=transition_adder,
-        table=table,
-        convert_zero_size_to_none=convert_zero_size_to_none,
-        num_parallel_calls=num_parallel_calls,
-        using_deprecated_adder=using_deprecated_adder,
-        deterministic=deterministic,
-        framework=framework,
-    )
+    return _make_dataset(whole_items=True, **arguments)
 
 
 def _make_dataset(
@@ -252,7 +210,6 @@ def _make_dataset(
             fetch_options=fetch_options,
             convert=cut_into_sequences(sequence_length),
             info_shape=(sequence_length,),
-            extra_axes=1,
         )
     else:
         nest = specs.nest

@@ -60,14 +60,7 @@ _BOUND_FIELDS = {
 
 
 def signature_from_proto(value: Any) -> Any:  # noqa: ANN401, a message, and a nest
-    """Returns the signature: a nest of lists, tuples, dicts and namedtuples, whose leaves are specs.
-
-    Args:
-        value: A `StructuredValue` message, of any class with its fields.
-
-    Raises:
-        ValueError: The value has a part that is neither a nest nor a spec, or a dtype that Engram does not support.
-    """
+    """Returns the signature of a `StructuredValue`: a nest of lists, tuples, dicts and namedtuples of specs."""
     kind = value.WhichOneof("kind")
     match kind:
         case "list_value":

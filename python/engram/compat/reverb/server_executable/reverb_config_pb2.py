@@ -185,9 +185,5 @@ TensorShapeProto = _message_class("tensorflow.TensorShapeProto")
 
 
 def field_names(message: str) -> list[str]:
-    """Returns the names of a message's fields.
-
-    Args:
-        message: Full name of the message, for example `"deepmind.reverb.ReverbServerConfig"`.
-    """
+    """Returns the names of the fields of `message`, such as `"deepmind.reverb.ReverbServerConfig"`."""
     return [field.name for field in _POOL.FindMessageTypeByName(message).fields]

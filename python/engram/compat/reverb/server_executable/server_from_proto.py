@@ -33,10 +33,7 @@ _UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "\w+"')
 
 
 def parse_config(text: str) -> Any:  # noqa: ANN401, a message
-    """Parses a server's configuration in protobuf's text format.
-
-    Args:
-        text: The fields of a `ReverbServerConfig`.
+    """Parses `text`, a server's configuration in protobuf's text format: the fields of a `ReverbServerConfig`.
 
     Returns:
         A `reverb_config_pb2.ReverbServerConfig`.
@@ -78,10 +75,7 @@ def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
 
 
 def selector_from_proto(s: Any) -> Selector:  # noqa: ANN401, a message
-    """Creates a selector.
-
-    Args:
-        s: A `KeyDistributionOptions` message.
+    """Creates a selector from `s`, a `KeyDistributionOptions` message.
 
     Raises:
         TypeError: `priority_exponent` is not a number.
@@ -101,10 +95,7 @@ def selector_from_proto(s: Any) -> Selector:  # noqa: ANN401, a message
 
 
 def rate_limiter_from_proto(proto: Any) -> RateLimiter:  # noqa: ANN401, a message
-    """Creates a rate limiter.
-
-    Args:
-        proto: A `RateLimiterCheckpoint` message. Its counts are ignored.
+    """Creates a rate limiter from `proto`, a `RateLimiterCheckpoint` message, whose counts are ignored.
 
     Raises:
         TypeError: A field is not a number.

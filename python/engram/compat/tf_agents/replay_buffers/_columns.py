@@ -33,16 +33,7 @@ class Columns:
     """
 
     def __init__(self, data_spec: Any, batch_size: int) -> None:  # noqa: ANN401, a nest
-        """Reads the specs of the columns.
-
-        Args:
-            data_spec: Nest of `tf.TensorSpec` that describes one item.
-            batch_size: Number of items that are added together.
-
-        Raises:
-            ValueError: There is no column, or the size of an axis is unknown.
-            TypeError: A leaf is not a spec.
-        """
+        """Reads the specs of the columns from `data_spec`, a nest of `tf.TensorSpec` that describes one item."""
         self._data_spec = data_spec
         self.batch_size = batch_size
         leaves, names, _ = _engram.flatten(data_spec)
@@ -73,11 +64,7 @@ class Columns:
         return tf.nest.pack_sequence_as(self._data_spec, leaves)
 
     def flatten(self, items: Any) -> list[Any]:  # noqa: ANN401, a nest
-        """Returns the leaves of items.
-
-        Raises:
-            ValueError: Their structure is not that of `data_spec`.
-        """
+        """Returns the leaves of items, which must have the structure of `data_spec`."""
         try:
             tf.nest.assert_same_structure(items, self._data_spec)
         except (TypeError, ValueError) as error:  # a TypeError if types of containers differ
@@ -85,12 +72,7 @@ class Columns:
         return tf.nest.flatten(items)  # type: ignore[no-any-return]  # TensorFlow has no types
 
     def arrays(self, leaves: Sequence[Any]) -> list[npt.NDArray[Any]]:
-        """Returns the leaves of items as arrays.
-
-        Raises:
-            ValueError: A dtype cannot be converted.
-            tf.errors.InvalidArgumentError: A shape differs.
-        """
+        """Returns the leaves of items as arrays."""
         arrays = []
         for leaf, spec, (dtype, shape), name in zip(leaves, self.specs, self.layout, self._names, strict=True):
             if type(leaf) is np.ndarray and leaf.dtype == dtype:
@@ -106,12 +88,7 @@ class Columns:
         return arrays
 
     def tensors(self, leaves: Sequence[Any]) -> list[Any]:
-        """Returns the leaves of items as tensors. In a graph, unknown shapes are checked when it is executed.
-
-        Raises:
-            ValueError: A dtype cannot be converted.
-            tf.errors.InvalidArgumentError: A shape differs.
-        """
+        """Returns the leaves of items as tensors. In a graph, unknown shapes are checked when it is executed."""
         tensors = []
         for leaf, spec, name in zip(leaves, self.specs, self._names, strict=True):
             tensor, shape = _as_tensor(leaf, spec, name), (self.batch_size, *spec.shape)

@@ -9,14 +9,7 @@ __all__ = ["DeterministicPass", "Part"]
 
 
 class Part(NamedTuple):
-    """Consecutive frames of consecutive segments; int64 tensors `[]`.
-
-    Attributes:
-        first_segment: Number of the first segment.
-        num_segments: How many segments.
-        first_frame: Id of the first frame.
-        num_frames: How many frames.
-    """
+    """Consecutive frames (`first_frame` is an id) of consecutive segments; int64 tensors `[]`."""
 
     first_segment: Any
     num_segments: Any

@@ -7,16 +7,7 @@ EMPTY = "TFUniformReplayBuffer is empty. Make sure to add items before sampling 
 
 
 def why_empty(available: int, num_steps: int, max_length: int) -> str:
-    """Returns the text of the error.
-
-    Args:
-        available: Number of items per segment.
-        num_steps: Number of consecutive items that are needed.
-        max_length: Maximum of `available`.
-
-    Returns:
-        `EMPTY` and the reason.
-    """
+    """Returns `EMPTY` and the reason, given the items per segment: available, needed in a row, and at most possible."""
     if available == 0:
         return f"{EMPTY} It has no items."
     if num_steps > max_length:

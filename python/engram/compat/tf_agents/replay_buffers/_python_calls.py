@@ -38,19 +38,11 @@ def call_python(
     inputs: Sequence[Any],
     specs: Sequence[Any],
 ) -> Any:  # noqa: ANN401, tensors
-    """Calls a method with the constants, and the inputs as arrays; returns its results as tensors.
+    """Calls a bound method with the constants, and the inputs as arrays; returns its results as tensors, one per spec.
 
     A graph keeps the functions that its operations call for the life of the process. So it gets a weak reference: a
-    graph does not keep a replay buffer alive.
-
-    Args:
-        method: A bound method. It returns one array per spec.
-        constants: The first arguments.
-        inputs: Tensors or arrays, the other arguments.
-        specs: `tf.TensorSpec` of each result; in a graph, sizes that are None are unknown.
-
-    Returns:
-        One tensor per spec; the operation if there are no specs and the call is in a graph.
+    graph does not keep a replay buffer alive. In a graph, sizes of specs that are None are unknown, and a call without
+    specs returns the operation.
     """
     if tf.executing_eagerly():
         arrays = method(*constants, *[tensor.numpy() if tf.is_tensor(tensor) else tensor for tensor in inputs])

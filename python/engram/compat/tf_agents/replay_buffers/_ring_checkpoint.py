@@ -16,15 +16,7 @@ _FORMAT = "engram.compat.tf_agents 1"
 
 
 def encode(num_added: int, arrays: Sequence[Array]) -> bytes:
-    """Encodes the content of a ring.
-
-    Args:
-        num_added: Number of items that were added to each segment.
-        arrays: The columns of the stored items, `[batch_size, T, ...]`.
-
-    Returns:
-        The bytes.
-    """
+    """Encodes the content of a ring: items added per segment, and columns of the stored ones `[batch_size, T, ...]`."""
     batch_size, num_stored = arrays[0].shape[:2]
     header = {
         "format": _FORMAT,
@@ -39,19 +31,7 @@ def encode(num_added: int, arrays: Sequence[Array]) -> bytes:
 def decode(
     data: bytes, batch_size: int, columns: Sequence[tuple[np.dtype[Any], Sequence[int]]]
 ) -> tuple[int, list[Array]]:
-    """Decodes the content of a ring.
-
-    Args:
-        data: What `encode` returned.
-        batch_size: Expected batch size.
-        columns: Expected dtype and shape of an item in each column.
-
-    Returns:
-        The arguments of `encode`.
-
-    Raises:
-        ValueError: The bytes were not encoded by `encode`, or have another batch size or other columns.
-    """
+    """Decodes what `encode` returned, if it has this batch size and these columns: dtype and shape of an item."""
     line, _, rest = data.partition(b"\n")
     try:
         header = json.loads(line)

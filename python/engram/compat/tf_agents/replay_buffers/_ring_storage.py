@@ -106,15 +106,8 @@ class RingStorage(tf.train.experimental.PythonState):
     def read(self, frames: Any, part: Part, plan: DeterministicPass) -> tuple[list[Any], Any]:  # noqa: ANN401, tensors
         """Reads a part of a deterministic pass: the columns, and the ids.
 
-        A frame that was overwritten since `frames` was called has newer content.
-
-        Args:
-            frames: The result of `frames` when the pass began.
-            part: What to read.
-            plan: The pass.
-
-        Returns:
-            The columns, and the ids.
+        `frames` is the result of `frames` when the pass began. A frame that was overwritten since then has newer
+        content.
         """
         specs = [*self._columns.with_axes(plan.axes), tf.TensorSpec(plan.axes, tf.int64)]
         numbers = tf.stack([frames[1], *part])
@@ -174,14 +167,7 @@ class RingStorage(tf.train.experimental.PythonState):
             return encode(num_added, self._stored_items(num_added))
 
     def deserialize(self, string_value: bytes) -> None:
-        """Replaces the items and their numbering by those of a checkpoint.
-
-        Args:
-            string_value: What `serialize` returned.
-
-        Raises:
-            ValueError: It is of a replay buffer with other columns or another batch size, or it is not valid.
-        """
+        """Replaces the items and their numbering by those of a checkpoint, the result of `serialize`."""
         num_added, arrays = decode(string_value, self._columns.batch_size, self._columns.layout)
         with self._lock:
             self._ring.clear()

@@ -75,13 +75,7 @@ class TableStorage(tf.Module):
     def read(self, frames: Any, part: Part, plan: DeterministicPass) -> tuple[list[Any], Any]:  # noqa: ANN401, tensors
         """Reads a part of a deterministic pass: the columns, and the numbers of the rows.
 
-        Args:
-            frames: The result of `frames` when the pass began. Not used: the row of a frame never changes.
-            part: What to read.
-            plan: The pass.
-
-        Returns:
-            The columns, and the ids.
+        `frames`, the result of `frames` when the pass began, is not used: the row of a frame never changes.
         """
         del frames
         segments = part.first_segment + tf.range(part.num_segments)[:, tf.newaxis]

@@ -23,7 +23,11 @@ class _Settings:
 
 
 class ReplayBuffer(tf.Module):
-    """The methods that TF-Agents' replay buffers have in common. Subclasses implement those with an underscore."""
+    """The methods that TF-Agents' replay buffers have in common. Subclasses implement those with an underscore.
+
+    Raises:
+        NotImplementedError: By a method that the subclass does not implement.
+    """
 
     def __init__(self, data_spec: Any, capacity: int, stateful_dataset: bool = False) -> None:  # noqa: ANN401, FBT001, FBT002, TF-Agents' signature
         """Creates a replay buffer.
@@ -53,16 +57,12 @@ class ReplayBuffer(tf.Module):
 
     @without_autograph
     def num_frames(self) -> Any:  # noqa: ANN401, a tensor
-        """Number of items in the buffer, an int64 tensor `[]`.
-
-        Raises:
-            NotImplementedError: The subclass does not implement it.
-        """
+        """Number of items in the buffer, an int64 tensor `[]`."""
         return self._num_frames()
 
     @without_autograph
     def add_batch(self, items: Any) -> Any:  # noqa: ANN401, a nest
-        """Adds a batch of items.
+        """Adds one item to each segment. After an error, the buffer is unchanged.
 
         Args:
             items: Nest with the structure of `data_spec`: tensors `[batch_size, ...]`, or values that convert to them.
@@ -71,7 +71,8 @@ class ReplayBuffer(tf.Module):
             None if called eagerly, otherwise the operation.
 
         Raises:
-            NotImplementedError: The subclass does not implement it.
+            ValueError: The structure differs, or the dtype of a leaf cannot be converted.
+            tf.errors.InvalidArgumentError: The shape of a leaf differs.
         """
         return self._add_batch(items)
 
@@ -82,18 +83,26 @@ class ReplayBuffer(tf.Module):
         num_steps: int | None = None,
         time_stacked: bool = True,  # noqa: FBT001, FBT002, TF-Agents' signature
     ) -> tuple[Any, Any]:
-        """Draws items at random.
+        """Draws sequences of consecutive items with replacement. All sequences of all segments are equally likely.
+
+        A sequence contains items of one segment, but may contain items of several episodes.
 
         Args:
-            sample_batch_size: Number of draws. Default: one, without a batch axis.
-            num_steps: Number of consecutive items per draw. Default: one, without a time axis.
-            time_stacked: If True, the items of a draw are stacked along a time axis; if False, they are in a tuple.
+            sample_batch_size: Number of sequences, `N`. Default: one, without the axis `N`.
+            num_steps: Number of items of a sequence, `T`. Default: one, without the axis `T`.
+            time_stacked: If False, and `num_steps` is given, items are not stacked: the data is a tuple of `T` nests of
+                tensors `[N, ...]`, and the ids are a tuple of `T` tensors `[N]`.
 
         Returns:
-            The data, and information about it.
+            The data, and its `BufferInfo`:
+
+            - a nest of tensors `[N, T, ...]` with the structure of `data_spec`;
+            - `ids`: int64 `[N, T]`;
+            - `probabilities`: float32 `[N]`: 1 divided by the number of sequences that could have been drawn.
 
         Raises:
-            NotImplementedError: The subclass does not implement it.
+            ValueError: `sample_batch_size` is negative, or `num_steps` is below 1.
+            tf.errors.InvalidArgumentError: No segment has `num_steps` items.
         """
         return self._get_next(sample_batch_size, num_steps, time_stacked)
 
@@ -124,7 +133,6 @@ class ReplayBuffer(tf.Module):
 
         Raises:
             ValueError: `data_spec` contains lists, which `tf.data` does not support.
-            NotImplementedError: The subclass does not implement it.
         """
         if _contains_list(self.data_spec):
             raise ValueError(
@@ -142,9 +150,6 @@ class ReplayBuffer(tf.Module):
 
         Returns:
             A nest of tensors `[batch_size, T, ...]`, in the order in which they were added.
-
-        Raises:
-            NotImplementedError: The subclass does not implement it.
         """
         return self._gather_all()
 
@@ -154,9 +159,6 @@ class ReplayBuffer(tf.Module):
 
         Returns:
             None if called eagerly, otherwise the operation.
-
-        Raises:
-            NotImplementedError: The subclass does not implement it.
         """
         return self._clear()
 

@@ -121,52 +121,6 @@ class TFUniformReplayBuffer(ReplayBuffer):
         return self._storage.variables()  # type: ignore[no-any-return]  # of two classes
 
     @without_autograph
-    def add_batch(self, items: Any) -> Any:  # noqa: ANN401, a nest
-        """Adds one item to each segment. After an error, the buffer is unchanged.
-
-        Args:
-            items: Nest with the structure of `data_spec`: tensors `[batch_size, ...]`, or values that convert to them.
-
-        Returns:
-            None if called eagerly, otherwise the operation.
-
-        Raises:
-            ValueError: The structure differs, or the dtype of a leaf cannot be converted.
-            tf.errors.InvalidArgumentError: The shape of a leaf differs.
-        """
-        return super().add_batch(items)
-
-    @without_autograph
-    def get_next(
-        self,
-        sample_batch_size: int | None = None,
-        num_steps: int | None = None,
-        time_stacked: bool = True,  # noqa: FBT001, FBT002, TF-Agents' signature
-    ) -> tuple[Any, Any]:
-        """Draws sequences of consecutive items with replacement. All sequences of all segments are equally likely.
-
-        A sequence contains items of one segment, but may contain items of several episodes.
-
-        Args:
-            sample_batch_size: Number of sequences, `N`. Default: one, without the axis `N`.
-            num_steps: Number of items of a sequence, `T`. Default: one, without the axis `T`.
-            time_stacked: If False, and `num_steps` is given, items are not stacked: the data is a tuple of `T` nests of
-                tensors `[N, ...]`, and the ids are a tuple of `T` tensors `[N]`.
-
-        Returns:
-            The data, and its `BufferInfo`:
-
-            - a nest of tensors `[N, T, ...]` with the structure of `data_spec`;
-            - `ids`: int64 `[N, T]`;
-            - `probabilities`: float32 `[N]`: 1 divided by the number of sequences that could have been drawn.
-
-        Raises:
-            ValueError: `sample_batch_size` is negative, or `num_steps` is below 1.
-            tf.errors.InvalidArgumentError: No segment has `num_steps` items.
-        """
-        return super().get_next(sample_batch_size, num_steps, time_stacked)
-
-    @without_autograph
     def as_dataset(  # type: ignore[override]  # without `sequence_preprocess_fn`, as in TF-Agents
         self,
         sample_batch_size: int | None = None,

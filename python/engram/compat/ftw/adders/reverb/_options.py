@@ -11,11 +11,7 @@ __all__ = ["compression", "store_of"]
 
 
 def store_of(client: Any) -> TableStore:  # noqa: ANN401, one of several types
-    """Returns the store of an address, a client of `engram.compat.reverb`, an `engram.Client` or `engram.Store`.
-
-    Raises:
-        TypeError: It is none of these.
-    """
+    """Returns the store of an address, a client of `engram.compat.reverb`, an `engram.Client` or `engram.Store`."""
     if isinstance(client, TableStore):
         return client
     address = client if isinstance(client, str) else getattr(client, "server_address", None)

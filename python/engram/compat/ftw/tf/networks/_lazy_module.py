@@ -86,11 +86,7 @@ class SizedModule(LazyModule):
 
 
 def check_is_free(part: LazyModule, owner: LazyModule) -> None:
-    """Checks that no other network contains a part: each network trains weights of its own.
-
-    Raises:
-        InvalidArgumentError: Another one does.
-    """
+    """Checks that no other network contains a part: each network trains weights of its own."""
     if part._owner not in {None, owner}:  # noqa: SLF001, same module
         raise InvalidArgumentError(
             f"this {type(part).__name__} is a part of another {type(part._owner).__name__}, with which it cannot share"  # noqa: SLF001
@@ -103,15 +99,8 @@ def attach(part: LazyModule, owner: LazyModule, get: Callable[[], Any]) -> None:
     part._owner, part._part, part._module = owner, get, None  # noqa: SLF001, same module
 
 
-def random_key(seed: Any) -> Any:  # noqa: ANN401, see Args
-    """Returns a JAX key.
-
-    Args:
-        seed: See `engram.agents.ftw.seeds.seed_sequence`.
-
-    Raises:
-        InvalidArgumentError: It is no seed.
-    """
+def random_key(seed: Any) -> Any:  # noqa: ANN401, a seed, a JAX key
+    """Returns a JAX key; seeds are those of `engram.agents.ftw.seeds.seed_sequence`."""
     return _key_of(seed_sequence(seed))
 
 

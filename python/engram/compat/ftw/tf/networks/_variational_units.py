@@ -88,11 +88,7 @@ class VariationalUnit(SizedModule):
         return params, DNCState(unit.reads, access_state, unit.lstm)
 
     def initial_state(self, batch_size: int) -> Any:  # noqa: ANN401, LSTMState or DNCState
-        """Returns zeros for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros for `batch_size` elements."""
         zeros = jnp.zeros((batch_size, self.hidden_size))
         lstm = LSTMState(zeros, zeros)
         if self._memory is None:
@@ -124,23 +120,10 @@ class PeriodicVariationalUnit(VariationalUnit):
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 
+        The other arguments and errors are those of `VariationalUnit`.
+
         Args:
             period: Steps between two changes: an integer, or an `IntHyperparameter`, read at each call.
-            hidden_size: As in `VariationalUnit`, like all that follow.
-            num_dimensions: See there.
-            shared_memory: See there.
-            dnc_clip_value: See there.
-            use_dnc_linear_projection: See there.
-            init_scale: See there.
-            min_scale: See there.
-            tanh_mean: See there.
-            fixed_scale: See there.
-            w_init: See there.
-            b_init: See there.
-            seed: See there.
-
-        Raises:
-            InvalidArgumentError: An argument has the wrong type or value.
         """
         super().__init__(
             hidden_size, num_dimensions, shared_memory, dnc_clip_value, use_dnc_linear_projection, init_scale,
@@ -160,11 +143,7 @@ class PeriodicVariationalUnit(VariationalUnit):
         return params, PeriodicRNNState(core_state, params, state.step + 1)
 
     def initial_state(self, batch_size: int) -> PeriodicRNNState:
-        """Returns zeros for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros for `batch_size` elements."""
         zeros = jnp.zeros((batch_size, self.num_dimensions))
         params = LocScaleDistributionParameters(zeros, zeros)
         step = jnp.zeros(batch_size, jnp.int32)

@@ -77,19 +77,11 @@ class RNNPixelControlNetwork:
         channels: int = 32,
         seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
     ) -> None:
-        """Checks the arguments.
+        """Checks the arguments. The other arguments and errors are those of `PixelControl`.
 
         Args:
             embed: The embedding of the policy network.
             core: The core of the policy network, or a wrapper of it.
-            num_actions: See `PixelControl`.
-            activation: See `PixelControl`.
-            num_cells: See `PixelControl`.
-            channels: See `PixelControl`.
-            seed: Seed of the head's weights.
-
-        Raises:
-            InvalidArgumentError: An argument has the wrong type or value.
         """
         core = core.core if isinstance(core, RPTHZWrapper) else core
         if not isinstance(embed, OAREmbedding):
@@ -138,11 +130,7 @@ class RNNPixelControlNetwork:
         return self.unroll(OAR(*(part[None] for part in oar)), state)[0]
 
     def initial_state(self, batch_size: int) -> CoreState:
-        """Returns the state of the core at the start of an episode, for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns the state of the core at the start of an episode, for `batch_size` elements."""
         return self.core.initial_state(batch_size)
 
 
@@ -192,14 +180,11 @@ class RewardPredictionNetwork:
         sequence_length: int = 3,
         seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
     ) -> None:
-        """Checks the arguments.
+        """Checks the arguments. The other arguments are those of `RewardPrediction`.
 
         Args:
             embed: The torso of the policy network.
-            hidden_size: Units of the hidden layer.
-            activation: The nonlinearity, of JAX arrays.
             sequence_length: Frames of a window, L.
-            seed: Seed of the head's weights.
 
         Raises:
             InvalidArgumentError: An argument has the wrong type or value.

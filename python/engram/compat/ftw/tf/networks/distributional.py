@@ -82,19 +82,11 @@ class MultivariateNormalDiagHead(MultivariateNormalDiagLocScaleHead):
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 
+        The other arguments and errors are those of `MultivariateNormalDiagLocScaleHead`.
+
         Args:
-            num_dimensions: Dimensions of the distribution, Z.
-            init_scale: Scale where its layer returns 0.
-            min_scale: Is added to the scale.
-            tanh_mean: Whether the mean is bounded to (-1, 1).
-            fixed_scale: Whether the scale is `init_scale`.
             use_tfd_independent: No effect: it selects a class of TensorFlow Probability.
             w_init: Initial weights, as one of `jax.nn.initializers`. Default: variance 1e-4 / fan-in.
-            b_init: Initial biases, as one of `jax.nn.initializers`. Default: zeros.
-            seed: Seed of the weights.
-
-        Raises:
-            InvalidArgumentError: An argument has the wrong type or value.
         """
         _checks.boolean("`use_tfd_independent`", use_tfd_independent)
         super().__init__(num_dimensions, init_scale, min_scale, tanh_mean, fixed_scale, w_init, b_init, seed=seed)

@@ -142,11 +142,7 @@ class FtwNetwork(LazyModule):
         return tuple(output), state
 
     def initial_state(self, batch_size: int) -> CoreState:
-        """Returns the state at the start of an episode, for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns the state at the start of an episode, for `batch_size` elements."""
         return self.core.initial_state(batch_size)
 
     def select_action(self, observation: Any, state: CoreState) -> tuple[jax.Array, jax.Array, CoreState]:  # noqa: ANN401, an OAR

@@ -64,11 +64,7 @@ class LSTM(SizedModule):
         return state.hidden, state
 
     def initial_state(self, batch_size: int) -> LSTMState[jax.Array]:
-        """Returns zeros `[B, H]`.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros `[B, H]` for `batch_size` elements."""
         zeros = jnp.zeros((batch_size, self.hidden_size))
         return LSTMState(zeros, zeros)
 
@@ -204,11 +200,7 @@ class RPTH(LazyModule):
         return output
 
     def initial_state(self, batch_size: int) -> PeriodicRNNState:
-        """Returns zeros for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros for `batch_size` elements."""
         if self.is_built:
             state: PeriodicRNNState = self.module.initial_state(batch_size)
             return state
@@ -244,25 +236,12 @@ class RPTHZWrapper:
         self.core = rpth_core
 
     def __call__(self, x: jax.Array, state: PeriodicRNNState, noise: Any = None) -> tuple[jax.Array, PeriodicRNNState]:  # noqa: ANN401, an array
-        """Takes one step, as `RPTH` does.
-
-        Args:
-            x: Inputs `[B, I]`.
-            state: The last state.
-            noise: `[B, Z]`, of the standard normal distribution. Default: it is drawn.
-
-        Returns:
-            The latent variable `[B, Z]`, and the next state.
-        """
+        """Takes one step as `RPTH` does; returns the latent variable `[B, Z]`, and the next state."""
         output, state = self.core(x, state, noise)
         return output.z, state
 
     def initial_state(self, batch_size: int) -> PeriodicRNNState:
-        """Returns zeros for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros for `batch_size` elements."""
         return self.core.initial_state(batch_size)
 
 

@@ -48,11 +48,7 @@ class LearnerWeights(NamedTuple):
         return {name: [np.asarray(leaf) for leaf in jax.tree.leaves(tree)] for name, tree in self.trees().items()}
 
     def replaced(self, weights: Mapping[str, Sequence[Any]]) -> LearnerState:
-        """Returns the state with other arrays.
-
-        Raises:
-            InvalidArgumentError: A name, or the number or shape of arrays, differs.
-        """
+        """Returns the state with other arrays, which must have the same names, numbers and shapes."""
         trees = self.trees()
         if set(weights) != set(trees):
             raise InvalidArgumentError(f"`weights`: wrong names; got {sorted(weights)}, expected {sorted(trees)}")

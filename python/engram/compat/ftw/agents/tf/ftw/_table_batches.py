@@ -15,14 +15,7 @@ __all__ = ["TableBatches"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableBatches:
-    """An endless iterator of batches, `ReplaySample`s of NumPy arrays `[B, T, ...]`.
-
-    Attributes:
-        store: The store.
-        table: Name of its table.
-        batch_size: B, items per batch.
-        nest: Specs of an item, `[T, ...]`.
-    """
+    """An endless iterator of batches, `ReplaySample`s of NumPy arrays `[B, T, ...]`. `nest`: specs of an item."""
 
     store: TableStore
     table: str
@@ -34,11 +27,7 @@ class TableBatches:
         return self
 
     def __next__(self) -> ReplaySample:
-        """Returns a batch, once the table can supply it.
-
-        Raises:
-            InvalidArgumentError: An item does not have the structure or the shapes of the specs.
-        """
+        """Returns a batch, once the table can supply it."""
         batch = self.store.sample(self.table, self.batch_size)
         leaves, specs = _nest.flatten(batch.data), _nest.flatten(self.nest)
         found, expected = [np.shape(leaf)[1:] for leaf in leaves], [tuple(spec.shape) for spec in specs]

@@ -81,11 +81,7 @@ class FtwActor:
         return np.asarray(action)[0]
 
     def observe_first(self, timestep: Any) -> None:  # noqa: ANN401, a dm_env.TimeStep
-        """Starts an episode, with the core's initial state.
-
-        Args:
-            timestep: The first time step.
-        """
+        """Starts an episode with its first time step, `timestep`, and with the core's initial state."""
         for adder in (self._adder, self._reward_prediction_adder):
             if adder is not None:
                 adder.add_first(timestep)

@@ -19,7 +19,8 @@ from engram.agents.ftw.hyperparameters import HyperparametersContainer, Range, i
 from engram.agents.ftw.internal_rewards import InternalRewards, initialize_internal_rewards
 from engram.agents.ftw.replay import QUEUE, can_sample_auxiliary, can_sample_queue, make_tables
 from engram.agents.ftw.seeds import seed_sequence
-from engram.compat.ftw.agents.tf.ftw._constructors import constructor_like, one_spelling
+from engram.compat.ftw._same_arguments import same_arguments
+from engram.compat.ftw.agents.tf.ftw._constructors import one_spelling
 from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
 from engram.compat.ftw.agents.tf.ftw.learning import POLL_INTERVAL, FtwLearner
 from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets, item_specs
@@ -98,6 +99,8 @@ class FTWWithoutActor:
     ) -> None:
         """Creates networks, tables and learner.
 
+        The other arguments are those of `RPTH`.
+
         Args:
             environment_spec: `EnvironmentSpec` of an environment whose observations are triples of observation, action
                 and reward (OAR).
@@ -112,17 +115,10 @@ class FTWWithoutActor:
             reward_prediction_sequence_length: Frames of a window for reward prediction.
             reward_prediction_sequence_period: Steps from the start of one window to the start of the next.
             num_dimensions: Dimensions of the latent variable.
-            dnc_clip_value: See `RPTH`.
-            use_dnc_linear_projection: See `RPTH`.
-            init_scale: See `RPTH`.
-            min_scale: See `RPTH`.
-            tanh_mean: See `RPTH`.
-            fixed_scale: See `RPTH`.
             use_tfd_independent: No effect: it selects a class of TensorFlow Probability.
             variational_unit_w_init: Initial weights of the Gaussian heads, as one of `jax.nn.initializers`. Default:
                 Sonnet's.
             variational_unit_b_init: Initial biases of the Gaussian heads, the same. Default: zeros.
-            strict_period_order: See `RPTH`.
             dnc_memory_size: Slots of the memory.
             dnc_word_size: Numbers per slot.
             dnc_num_reads: Read heads.
@@ -282,10 +278,7 @@ class FTWWithoutActor:
         return self._learner.get_step()
 
     def set_step(self, step: int) -> None:
-        """Replaces the number of the learner's updates.
-
-        Args:
-            step: The number.
+        """Sets the number of the learner's updates to `step`.
 
         Raises:
             InvalidArgumentError: It is not an integer of at least 0.
@@ -297,10 +290,7 @@ class FTWWithoutActor:
         return self._learner.get_weights()
 
     def set_weights(self, weights: Mapping[str, Sequence[Any]]) -> None:
-        """Replaces parameters and optimizer statistics, all or none.
-
-        Args:
-            weights: Of `get_weights` of an agent with the same networks.
+        """Replaces parameters and optimizer statistics by `weights` of an agent with the same networks, all or none.
 
         Raises:
             InvalidArgumentError: A name, or the number or shape of arrays, differs.
@@ -389,7 +379,7 @@ class FTW(FTWWithoutActor):
     Its constructor has the arguments of `FTWWithoutActor`.
     """
 
-    @constructor_like(FTWWithoutActor.__init__, max_queue_size=32, batch_size=16)
+    @same_arguments(FTWWithoutActor.__init__, max_queue_size=32, batch_size=16)
     def __init__(self, **arguments: Any) -> None:  # noqa: ANN401, see the decorator
         super().__init__(**arguments)
         self._actor = self._make_actor(self._actor_seed, timeout=0)
@@ -408,11 +398,7 @@ class FTW(FTWWithoutActor):
         return action if action.ndim else int(action)
 
     def observe_first(self, timestep: Any) -> None:  # noqa: ANN401, a dm_env.TimeStep
-        """Starts an episode.
-
-        Args:
-            timestep: The first time step.
-        """
+        """Starts an episode with its first time step, `timestep`."""
         self._actor.observe_first(timestep)
 
     def observe(self, action: Any, next_timestep: Any) -> None:  # noqa: ANN401, an array and a dm_env.TimeStep

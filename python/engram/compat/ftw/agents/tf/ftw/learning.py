@@ -216,10 +216,9 @@ class FtwLearner:
         return Hypers.create(**values, scale_grads_fast_to_slow=factor)
 
     def build(self, observation_shape: tuple[int, ...]) -> None:
-        """Makes the weights of all networks, unless they exist; the first `step` does it, too.
+        """Makes the weights of all networks, for frames of the `observation_shape` (H, W, C), unless they exist.
 
-        Args:
-            observation_shape: (H, W, C) of a frame.
+        The first `step` does it, too.
         """
         self._built(tuple(observation_shape))
 
@@ -228,10 +227,7 @@ class FtwLearner:
         return self._num_steps
 
     def set_step(self, step: int) -> None:
-        """Replaces the number of updates, which determines the decayed learning rate.
-
-        Args:
-            step: The number.
+        """Sets the number of updates, which determines the decayed learning rate, to `step`.
 
         Raises:
             InvalidArgumentError: It is not an integer of at least 0, or there are no weights yet.
@@ -258,10 +254,7 @@ class FtwLearner:
         return self._weights().arrays()
 
     def set_weights(self, weights: Mapping[str, Sequence[Any]]) -> None:
-        """Replaces the arrays of `state`, all or none.
-
-        Args:
-            weights: Of `get_weights` of a learner with the same networks.
+        """Replaces the arrays of `state` by `weights` of a learner with the same networks, all or none.
 
         Raises:
             InvalidArgumentError: A name, or the number or shape of arrays, differs; or there are no weights yet.
@@ -269,10 +262,7 @@ class FtwLearner:
         self._set_state(self._weights().replaced(weights))
 
     def get_variables(self, names: Sequence[str]) -> list[list[Any]]:
-        """Returns the parameters of the policy network, once for each name.
-
-        Args:
-            names: Any names.
+        """Returns the parameters of the policy network, once for each of `names`, whatever these are.
 
         Raises:
             InvalidArgumentError: There are no weights yet.

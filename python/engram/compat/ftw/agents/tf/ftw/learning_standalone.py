@@ -39,11 +39,7 @@ class FTWLearnerStandalone(FTWWithoutActor):
         self._learner.run()
 
     def get_variables(self, names: Sequence[str]) -> list[list[Any]]:
-        """Returns the parameters of the policy network, once for each name.
-
-        Args:
-            names: Any names.
-        """
+        """Returns the parameters of the policy network, once for each of `names`, whatever these are."""
         return self._learner.get_variables(names)
 
     def close(self) -> None:

@@ -59,11 +59,7 @@ class MemoryAccess(SizedModule):
         return output
 
     def initial_state(self, batch_size: int) -> AccessState:
-        """Returns an empty memory for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns an empty memory for `batch_size` elements."""
         made = self.module if self.is_built else self.made(1, jax.random.key(0))
         state: AccessState = made.initial_state(batch_size)
         return state

@@ -86,11 +86,7 @@ class TemporalLinkage:
         return directional_weights(link, prev_read_weights)[0 if forward else 1]
 
     def initial_state(self, batch_size: int) -> TemporalLinkageState:
-        """Returns zeros for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros for `batch_size` elements."""
         shape = (batch_size, self.num_writes, self.memory_size)
         return TemporalLinkageState(jnp.zeros((*shape, self.memory_size)), jnp.zeros(shape))
 
@@ -139,9 +135,5 @@ class Freeness:
         return addressing.write_allocation_weights(usage, write_gates[..., :num_writes])
 
     def initial_state(self, batch_size: int) -> jax.Array:
-        """Returns zeros `[B, N]`.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros `[B, N]` for `batch_size` elements."""
         return jnp.zeros((batch_size, self.memory_size))

@@ -59,11 +59,7 @@ class DNC(SizedModule):
         return output
 
     def initial_state(self, batch_size: int) -> State:
-        """Returns zeros for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros for `batch_size` elements."""
         return self._initial.initial_state(batch_size)
 
 
@@ -108,11 +104,7 @@ class DNCWrapper:
         return output, DNCState(reads, access_state, lstm)
 
     def initial_state(self, batch_size: int) -> State:
-        """Returns zeros for B elements.
-
-        Args:
-            batch_size: B.
-        """
+        """Returns zeros for `batch_size` elements."""
         access_state = self._memory.initial_state(batch_size)
         shape = (batch_size, access_state.read_weights.shape[1], access_state.memory.shape[-1])
         return DNCState(jnp.zeros(shape), access_state, self._lstm.initial_state(batch_size))
