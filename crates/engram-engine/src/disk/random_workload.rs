@@ -126,7 +126,7 @@ pub(super) fn wait_until_durable(opened: &Opened, id: u64) -> engram_core::Resul
 pub(super) fn describe(table: &mut TableState) -> String {
     let snapshot = table.snapshot();
     let items = snapshot.items().map(|item| {
-        let content = item.trajectory.chunks()[0].payload().pin().unwrap()[0];
+        let content = item.trajectory.chunks()[0].payload()[0];
         let usage = (
             item.update_number,
             item.times_sampled,
@@ -283,8 +283,7 @@ impl History {
         if shared_chunks.len() > 3 {
             shared_chunks.remove(0);
         }
-        self.contents
-            .insert(self.next_key, chunk.payload().pin().unwrap()[0]);
+        self.contents.insert(self.next_key, chunk.payload()[0]);
         NewItem {
             key: self.next_key,
             priority: as_f64(rng.next_u64() % 100),
@@ -336,7 +335,7 @@ impl History {
     ) {
         for (id, table) in tables {
             for item in table.snapshot().items() {
-                let content = item.trajectory.chunks()[0].payload().pin().unwrap()[0];
+                let content = item.trajectory.chunks()[0].payload()[0];
                 assert_eq!(
                     self.contents.get(&item.key),
                     Some(&content),

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use engram_core::chunk::{Chunk, Extent, Origin};
 use engram_core::codec::Codec;
 use engram_core::{
-    AlignedBytes, CellSpec, ColumnSpec, DType, Layout, NewItem, Payload, RateLimits, Schema,
-    SelectorKind, SessionNumber, Signature, Slice, SpanColumn, Spans, TableOptions, Trajectory,
-    WindowShape,
+    AlignedBytes, CellSpec, ColumnSpec, DType, Layout, NewItem, RateLimits, Schema, SelectorKind,
+    SessionNumber, Signature, Slice, SpanColumn, Spans, TableOptions, Trajectory, WindowShape,
 };
 
 use super::byte_codec::{BodyReader, BodyWriter, UnusableData};
@@ -239,7 +238,6 @@ pub(crate) struct ChunkHeader {
 
 impl ChunkHeader {
     pub(crate) fn into_chunk(self, payload: AlignedBytes) -> Result<Chunk, UnusableData> {
-        let payload = Payload::Heap(payload);
         Ok(Chunk::from_parts(
             self.origin,
             self.schema,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engram_core::chunk::{Chunk, Origin};
 use engram_core::text::count;
 use engram_core::{
-    AlignedBytes, DeferredDrops, Error, Layout, Lsn, Payload, Schema, TableOp, TableState, Volatile,
+    AlignedBytes, DeferredDrops, Error, Layout, Lsn, Schema, TableOp, TableState, Volatile,
 };
 
 use super::byte_codec::{BodyReader, UnusableData};
@@ -331,7 +331,6 @@ pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, UnusableData> {
     };
     let payload =
         AlignedBytes::zeroed(0).ok_or_else(|| Error::out_of_memory("an empty chunk", Some(0)))?;
-    let payload = Payload::Heap(payload);
     Ok(Arc::new(Chunk::from_parts(
         origin,
         schema.into(),

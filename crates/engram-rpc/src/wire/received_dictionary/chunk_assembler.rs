@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engram_core::aligned::{AlignedBytesBuilder, align_up};
 use engram_core::chunk::MAX_CHUNK_BYTES;
 use engram_core::codec::Codec;
-use engram_core::{Chunk, Error, Extent, Origin, Payload, Result, Schema};
+use engram_core::{Chunk, Error, Extent, Origin, Result, Schema};
 use smallvec::SmallVec;
 
 use super::{InsertStreamError, invalid};
@@ -101,11 +101,10 @@ impl ChunkAssembler {
     /// Returns the complete chunk.
     pub(super) fn finish(self) -> Result<Chunk> {
         // `new` calls `push` even for an empty payload, so `bytes` is set.
-        let bytes = self
+        let payload = self
             .bytes
             .and_then(AlignedBytesBuilder::finish)
             .ok_or_else(|| Error::InvalidArgument(format!("chunk {} is incomplete", self.id)))?;
-        let payload = Payload::Heap(bytes);
         let chunk = Chunk::from_parts(self.origin, self.schema, self.extents, payload)?;
         chunk.check_compressed_columns()?;
         Ok(chunk)
