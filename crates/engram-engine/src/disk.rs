@@ -27,6 +27,7 @@ mod log_writer;
 mod manifest;
 mod mapped_file;
 mod mapping;
+mod options_codec;
 mod os_directory;
 mod pending_log;
 mod read_ahead;

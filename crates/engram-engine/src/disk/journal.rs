@@ -16,8 +16,9 @@ use super::directory::{Directory, WritableFile};
 use super::file_names::log_name;
 use super::kind;
 use super::log::{Log, LogUsage};
+use super::options_codec::put_options;
 use super::pending_log::PendingLog;
-use super::record_codec::{DictionaryWriter as _, put_options};
+use super::record_codec::DictionaryWriter as _;
 use super::recover::ClockReading;
 
 /// What a change survives once it is acknowledged.

@@ -5,7 +5,6 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use engram_core::codec::Codec;
 use engram_core::{
     Chunk, Error, NewItem, Result, Schema, Slice, SpanColumn, Trajectory, WindowShape,
 };
@@ -13,8 +12,8 @@ use prost::Message as _;
 
 use super::received_dictionary::{Define, MAX_DEFINITION_BYTES, MAX_SLICES};
 use super::{encode_cell_spec, encode_layout, encode_numbers};
+use crate::PART_BYTES;
 use crate::pb::{self, items::Trajectories};
-use crate::{PART_BYTES, wire};
 
 /// Maximum number of schemas, and of window shapes, in a [`SentDictionary`]. When it is reached,
 /// all of them are removed, and sent again when needed.
@@ -379,11 +378,7 @@ fn encode_extent(extent: &engram_core::chunk::Extent) -> pb::Extent {
     pb::Extent {
         stored_bytes: extent.stored,
         rows: extent.rows,
-        codec: match extent.codec {
-            Codec::Raw => wire::CODEC_RAW,
-            Codec::Lz4 => wire::CODEC_LZ4,
-            Codec::Delta => wire::CODEC_DELTA,
-        },
+        codec: extent.codec as u32,
     }
 }
 

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::{InsertStreamError, invalid};
 use crate::pb;
-use crate::wire::{self, decode_u64s};
+use crate::wire::decode_u64s;
 
 /// Chunks up to this size get memory for all of their bytes at once.
 const SMALL_CHUNK_BYTES: usize = 1 << 20;
@@ -128,17 +128,12 @@ fn compute_extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStr
             offset: offset_u32,
             stored: extent.stored_bytes,
             rows: extent.rows,
-            codec: match extent.codec {
-                wire::CODEC_RAW => Codec::Raw,
-                wire::CODEC_LZ4 => Codec::Lz4,
-                wire::CODEC_DELTA => Codec::Delta,
-                other => {
-                    return Err(invalid(format!(
-                        "chunk {} has a column with unknown codec {other}; expected 0 to 2",
-                        chunk.id
-                    )));
-                }
-            },
+            codec: Codec::from_number(extent.codec).ok_or_else(|| {
+                invalid(format!(
+                    "chunk {} has a column with unknown codec {}; expected 0 to 2",
+                    chunk.id, extent.codec
+                ))
+            })?,
         })
     });
     extents.collect()
