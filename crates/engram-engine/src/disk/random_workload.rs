@@ -13,9 +13,10 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 use smallvec::smallvec;
 
+use super::directory_reader::Recovered;
 use super::journal::Durability;
 use super::power_loss::PowerLossDirectory;
-use super::recover::{Recovered, recover};
+use super::recover::recover;
 use super::storage::{CheckpointView, Opened, Storage, StorageOptions};
 
 /// Changes are synced at once, and two checkpoints are kept.

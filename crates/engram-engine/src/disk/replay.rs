@@ -11,14 +11,14 @@ use engram_core::{
 
 use super::byte_codec::{BodyReader, UnusableData};
 use super::change_codec::Change;
-use super::checkpoint_reader::MAX_COUNTER;
+use super::clock_reading::ClockReading;
+use super::directory_reader::DirectoryReader;
 use super::file_format::{FileKind, record_bytes};
 use super::file_names::{checkpoint_name, log_name};
 use super::kind;
 use super::options_codec::read_options;
 use super::record_codec::ReadDictionary;
 use super::record_reader::EndOfRecords;
-use super::recover::{ClockReading, DirectoryReader};
 use super::recovery_error::{RecoveryError, read_error, unusable_record};
 
 impl DirectoryReader<'_> {
@@ -277,6 +277,10 @@ impl DirectoryReader<'_> {
         reader.check_end()
     }
 }
+
+/// Maximum value of a counter in a checkpoint's header or in an `unlogged` record. No store reaches it; larger values
+/// could overflow later.
+pub(super) const MAX_COUNTER: u64 = 1 << 62;
 
 /// Reads a log's `begin` record: its first change, and the clocks.
 fn read_begin(body: &[u8]) -> Result<(u64, ClockReading), UnusableData> {
