@@ -1,8 +1,28 @@
 //! Compiles the messages; no `protoc` needed.
 
+#[path = "../engram-codec/build/decoded_size.rs"]
+mod decoded_size;
+
+use decoded_size::Generator;
+use protox::prost_reflect::DescriptorPool;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = protox::compile(["proto/reverb.proto"], ["proto"])?;
+    let generator = Generator {
+        modules: &[
+            ("deepmind.reverb", "crate::pb"),
+            ("tensorflow", "crate::pb::tensorflow"),
+        ],
+        limits: &[
+            // dm-reverb's writers send up to 40 MiB of chunks in one request, however small each chunk is.
+            ("deepmind.reverb.InsertStreamRequest", 512),
+            ("deepmind.reverb.MutatePrioritiesRequest", 256),
+            // Old checkpoints store a table's items in this message.
+            ("deepmind.reverb.PriorityTableCheckpoint", 1024),
+        ],
+    };
+    generator.write(&DescriptorPool::from_file_descriptor_set(files.clone())?)?;
     tonic_prost_build::configure()
         .bytes(".")
         .btree_map(".")

@@ -13,7 +13,6 @@ use crate::aligned::{AlignedBytes, align_up};
 use crate::codec::{Codec, Compressor, decompress_lz4, delta};
 use crate::error::{Error, Result};
 use crate::holders::Holders;
-use crate::payload::{Payload, Pinned};
 use crate::schema::Schema;
 use crate::shared_bytes::SharedBytes;
 use crate::text::{count, describe_column};
@@ -86,7 +85,7 @@ pub struct Chunk {
     origin: Origin,
     schema: Arc<Schema>,
     extents: SmallVec<[Extent; 4]>,
-    payload: Payload,
+    payload: AlignedBytes,
     holders: Holders,
     location: Mutex<Option<ChunkLocation>>,
 }
@@ -112,7 +111,7 @@ impl Chunk {
 
     /// The stored bytes.
     #[must_use]
-    pub fn payload(&self) -> &Payload {
+    pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
@@ -147,19 +146,18 @@ impl Chunk {
         size_of::<Self>() + spilled + self.payload.len()
     }
 
-    /// The bytes of a column that is stored raw, given the pinned payload; `None` if it is
-    /// compressed.
+    /// The bytes of a column that is stored raw; `None` if it is compressed.
     #[must_use]
-    pub fn raw<'a>(&self, pinned: &'a Pinned<'_>, column: usize) -> Option<&'a [u8]> {
+    pub fn raw(&self, column: usize) -> Option<&[u8]> {
         let extent = &self.extents[column];
-        (extent.codec == Codec::Raw).then(|| self.stored(pinned, column))
+        (extent.codec == Codec::Raw).then(|| self.stored(column))
     }
 
     /// Decodes a column of fixed-size cells.
     ///
     /// # Errors
     /// [`Error::Payload`] if the stored bytes are corrupt, [`Error::OutOfMemory`].
-    pub fn unpack(&self, pinned: &Pinned<'_>, column: usize) -> Result<AlignedBytes> {
+    pub fn unpack(&self, column: usize) -> Result<AlignedBytes> {
         let extent = &self.extents[column];
         let bytes = extent.rows as usize * self.schema.cells[column].bytes();
         let mut out = AlignedBytes::zeroed(bytes).ok_or_else(|| {
@@ -167,10 +165,10 @@ impl Chunk {
             Error::out_of_memory(format_args!("{column} of a chunk"), Some(bytes))
         })?;
         if extent.codec == Codec::Raw {
-            out.copy_from_slice(self.stored(pinned, column));
+            out.copy_from_slice(self.stored(column));
             return Ok(out);
         }
-        decompress_lz4(self.stored(pinned, column), &mut out)
+        decompress_lz4(self.stored(column), &mut out)
             .map_err(|error| self.corrupt_column(column, &error))?;
         if extent.codec == Codec::Delta {
             delta::decode_differences(&mut out, &self.schema.cells[column]);
@@ -183,20 +181,12 @@ impl Chunk {
         Error::Payload(format!("{column} is corrupt: {problem}"))
     }
 
-    /// The stored bytes of a column, given the pinned payload.
+    /// The stored bytes of a column.
     #[must_use]
-    pub fn stored<'a>(&self, pinned: &'a Pinned<'_>, column: usize) -> &'a [u8] {
+    pub fn stored(&self, column: usize) -> &[u8] {
         let extent = &self.extents[column];
         let offset = extent.offset as usize;
-        &pinned[offset..offset + extent.stored as usize]
-    }
-
-    /// The payload, if it is in memory owned by the chunk.
-    pub(crate) fn heap(&self) -> Option<&[u8]> {
-        match &self.payload {
-            Payload::Heap(bytes) => Some(bytes),
-            _ => None,
-        }
+        &self.payload[offset..offset + extent.stored as usize]
     }
 }
 
@@ -504,7 +494,7 @@ impl ChunkBuilder {
             origin,
             schema: self.schema,
             extents: packed.extents,
-            payload: Payload::Heap(packed.payload.unwrap_or(self.buffer)),
+            payload: packed.payload.unwrap_or(self.buffer),
             holders: Holders::default(),
             location: Mutex::default(),
         }

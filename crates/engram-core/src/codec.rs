@@ -9,16 +9,26 @@ use crate::text::count;
 mod block_check;
 pub(crate) mod delta;
 
-/// Encoding of a column.
+/// Encoding of a column. Files and messages have these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Codec {
     /// Not compressed.
-    Raw,
+    Raw = 0,
     /// One LZ4 block. Its raw length is the number of rows times the cell size.
-    Lz4,
+    Lz4 = 1,
     /// One LZ4 block of delta-encoded integers: every row except the first is stored as its difference from
     /// the row before it, with wrap-around.
-    Delta,
+    Delta = 2,
+}
+
+impl Codec {
+    /// The encoding with this number; `None` if there is none.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        let all = [Self::Raw, Self::Lz4, Self::Delta];
+        all.into_iter().find(|codec| *codec as u32 == number)
+    }
 }
 
 /// Maximum raw bytes of an LZ4 block.
@@ -140,6 +150,12 @@ mod tests {
             dtype: DType::Uint8,
             shape: [].into_iter().collect(),
         }
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_file_format() {
+        let codecs = [Some(Codec::Raw), Some(Codec::Lz4), Some(Codec::Delta), None];
+        assert_eq!([0, 1, 2, 3].map(Codec::from_number), codecs);
     }
 
     #[test]

@@ -2,33 +2,33 @@
 
 use std::fmt;
 
-/// Element type of a column. Bytes are little-endian, as NumPy lays them out.
+/// Element type of a column. Bytes are little-endian, as NumPy lays them out. Files have these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "named after NumPy's dtypes")]
 pub enum DType {
-    Bool,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Uint8,
-    Uint16,
-    Uint32,
-    Uint64,
-    Float16,
-    Float32,
-    Float64,
-    Complex64,
-    Complex128,
-    Bfloat16,
-    Float8E4m3fn,
-    Float8E5m2,
+    Bool = 0,
+    Int8 = 1,
+    Int16 = 2,
+    Int32 = 3,
+    Int64 = 4,
+    Uint8 = 5,
+    Uint16 = 6,
+    Uint32 = 7,
+    Uint64 = 8,
+    Float16 = 9,
+    Float32 = 10,
+    Float64 = 11,
+    Complex64 = 12,
+    Complex128 = 13,
+    Bfloat16 = 14,
+    Float8E4m3fn = 15,
+    Float8E5m2 = 16,
     /// Byte strings of any length. A cell is stored as its elements, each a `u32` length and the
     /// bytes.
-    String,
+    String = 17,
     /// Text of any length: strings that writers in Python gave as `str`. Stored like [`Self::String`], in UTF-8.
-    Text,
+    Text = 18,
 }
 
 impl DType {
@@ -142,5 +142,16 @@ mod tests {
             assert_eq!(DType::from_name(dtype.name()), Some(dtype));
         }
         assert_eq!(DType::from_name("datetime64"), None);
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_file_format() {
+        let names = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 \
+                     bfloat16 float8_e4m3fn float8_e5m2 string str";
+        let specified: Vec<_> = (0..).zip(names.split(' ')).collect();
+        assert_eq!(
+            DType::ALL.map(|dtype| (dtype as u8, dtype.name()))[..],
+            specified
+        );
     }
 }

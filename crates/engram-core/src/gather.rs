@@ -129,7 +129,7 @@ fn one_batch_advice<T: AsTrajectory>(one: &T, other: &T) -> String {
 /// * [`Error::InvalidArgument`] if there are no items.
 /// * [`Error::Signature`] if their columns differ in name, nesting, dtype or shape of cells, or only some have a time
 ///   axis. Byte strings and text may be mixed: their column has byte strings.
-/// * [`Error::Payload`] if stored bytes are corrupt, [`Error::Storage`] if they cannot be read now.
+/// * [`Error::Payload`] if stored bytes are corrupt.
 /// * [`Error::OutOfMemory`].
 pub fn gather<T: AsTrajectory>(
     items: &[T],
@@ -406,10 +406,8 @@ impl ColumnPlan {
         for (i, item) in items.iter().enumerate() {
             item.trajectory()
                 .for_each_slice(item_column, |chunk, column, first, len| {
-                    let pinned = chunk.payload().pin()?;
-                    let stored = chunk.stored(&pinned, column);
                     let rows = chunk.extents()[column].rows as usize;
-                    let cells = string_cells(stored, rows, first, len)?;
+                    let cells = string_cells(chunk.stored(column), rows, first, len)?;
                     reserve(&mut out, Some(cells.len()))?;
                     out.extend_from_slice(cells);
                     Ok(())
@@ -443,11 +441,11 @@ fn copy_part<T: AsTrajectory>(
         }
         let i = first + i;
         let trajectory = item.trajectory();
-        // Most items are rows of one chunk in memory: find its bytes once for all columns.
+        // Most items are rows of one chunk: find its bytes once for all columns.
         let rows = match trajectory {
-            Trajectory::Rows { chunk, offset, .. } => chunk
-                .heap()
-                .map(|bytes| (chunk.extents(), bytes, *offset as usize)),
+            Trajectory::Rows { chunk, offset, .. } => {
+                Some((chunk.extents(), chunk.payload(), *offset as usize))
+            }
             Trajectory::Window { .. } | Trajectory::Spans(_) => None,
         };
         for (index, (plan, remaining)) in plans.iter().zip(&mut out).enumerate() {
@@ -528,11 +526,10 @@ fn prefetch_cells(trajectory: &Trajectory, plans: &[ColumnPlan]) {
     // A window usually has the columns of its chunk; if not, the prefetch is useless but harmless.
     if let Trajectory::Rows { chunk, offset, .. } | Trajectory::Window { chunk, offset, .. } =
         trajectory
-        && let Some(bytes) = chunk.heap()
     {
         for (extent, plan) in chunk.extents().iter().zip(plans) {
             let byte_offset = extent.offset as usize + *offset as usize * plan.cell_bytes;
-            prefetch_line(bytes.as_ptr().wrapping_add(byte_offset));
+            prefetch_line(chunk.payload().as_ptr().wrapping_add(byte_offset));
         }
     }
 }

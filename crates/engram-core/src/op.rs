@@ -12,17 +12,23 @@ use crate::selector::TableRng;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
 
-/// Why an item left its table.
+/// Why an item left its table. Files have these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Removal {
     /// The remover chose it.
-    Evicted,
+    Evicted = 0,
     /// It was sampled as often as allowed.
-    Exhausted,
+    Exhausted = 1,
     /// It became older than the table's ttl.
-    Expired,
+    Expired = 2,
     /// A caller deleted it, or it could not be read.
-    Deleted,
+    Deleted = 3,
+}
+
+impl Removal {
+    /// Every cause; a cause's index is its number.
+    pub const ALL: [Self; 4] = [Self::Evicted, Self::Exhausted, Self::Expired, Self::Deleted];
 }
 
 /// A writer's session, and the number of one of its items. A session numbers the items of each table separately; a

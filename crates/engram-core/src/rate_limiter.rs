@@ -5,7 +5,7 @@ mod allowed;
 use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
-use crate::table::MAX_NAME_BYTES;
+use crate::text::MAX_NAME_BYTES;
 
 /// Limits of `diff = inserts * samples_per_insert - samples`, the number of samples by which the
 /// writers are ahead of the learner, and of the number of items.

@@ -33,7 +33,7 @@ use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::text::count;
 use crate::trajectory::Trajectory;
 pub use draw::{Draw, Handle, SampledItemInfo};
-pub use options::{MAX_NAME_BYTES, MAX_NOTE_BYTES, TableOptions};
+pub use options::{MAX_NOTE_BYTES, TableOptions};
 pub use restore::{Restore, SavedItem};
 pub use scan::{MAX_KEYS_PER_LOOKUP, ScanItems, ScanOrder};
 pub use sessions::SESSION_IDLE;

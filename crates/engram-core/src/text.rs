@@ -1,6 +1,9 @@
-//! Formats numbers and columns for error texts.
+//! Formats numbers and columns for error texts, and bounds the names in them.
 
 use std::fmt::Display;
+
+/// Maximum bytes of the name of a new table, and of the kind of a rate limiter.
+pub const MAX_NAME_BYTES: usize = 1024;
 
 /// Returns the text of a number and its noun: `1 item`, `2 items`.
 pub fn count<N: Copy + Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {

@@ -76,9 +76,8 @@ fn cells(trajectory: &Trajectory) -> Vec<Vec<u8>> {
     let column = |column| {
         let mut bytes = Vec::new();
         let read = trajectory.for_each_slice(column, |chunk, column, first, len| {
-            let pinned = chunk.payload().pin().unwrap();
             let size = chunk.schema().cells[column].bytes();
-            let stored = chunk.raw(&pinned, column).unwrap();
+            let stored = chunk.raw(column).unwrap();
             bytes.extend_from_slice(&stored[first * size..(first + len) * size]);
             Ok(())
         });

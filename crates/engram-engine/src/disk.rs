@@ -12,10 +12,12 @@ mod checkpoint_writer;
 mod chunk_checkers;
 mod chunk_loader;
 mod chunk_log;
+mod clock_reading;
 mod close_mark;
 mod direct_io;
 mod directory;
 mod directory_lock;
+mod directory_reader;
 mod directory_setup;
 mod file_format;
 mod file_names;
@@ -27,6 +29,7 @@ mod log_writer;
 mod manifest;
 mod mapped_file;
 mod mapping;
+mod options_codec;
 mod os_directory;
 mod pending_log;
 mod read_ahead;
@@ -41,13 +44,13 @@ mod storage;
 
 pub use buffer_reader::SavedBuffer;
 pub use buffer_writer::{Interrupted, SaveTarget};
+pub use directory_reader::ReadProgress;
 pub use inspect::{
     FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
     InvalidRecord, inspect,
 };
 pub use journal::Durability;
 pub(crate) use mapped_file::{BufferSize, Flush, FlushedState, MappedFile, boot_id};
-pub use recover::ReadProgress;
 pub(crate) use recover::read_directory;
 pub use storage::{Checkpoint, StorageOptions};
 pub(crate) use storage::{CheckpointView, Storage};

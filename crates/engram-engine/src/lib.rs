@@ -13,6 +13,7 @@ mod fair_mutex;
 mod huge_pages;
 pub mod lease;
 pub mod outbox;
+mod outbox_id;
 pub mod replay_buffer;
 pub mod scan;
 pub mod session;

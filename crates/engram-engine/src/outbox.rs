@@ -3,29 +3,17 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
 use engram_core::{Lsn, NewItem, Result};
 
 use crate::engine::Engine;
+use crate::outbox_id::OutboxId;
 use crate::table::Table;
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 
 /// Maximum number of items for which memory is allocated before they are known to be for the same table.
 const MAX_RESERVED: usize = 64;
-
-/// Identifies an outbox in this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct OutboxId(u64);
-
-impl Default for OutboxId {
-    /// Returns a new id.
-    fn default() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Self(LAST.fetch_add(1, Ordering::Relaxed))
-    }
-}
 
 /// What a writer's outbox waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

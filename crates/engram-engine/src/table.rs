@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::fair_mutex::FairMutex;
-use crate::outbox::OutboxId;
+use crate::outbox_id::OutboxId;
 use crate::session::SessionRun;
 use crate::table_info::{Meter, TableInfo};
 use crate::ticket::{InsertTicket, JournalSpace, SampleTicket, UntilDurable};

@@ -1,7 +1,7 @@
 //! Snapshots of a table.
 
+use engram_core::Lsn;
 use engram_core::table::Counters;
-use engram_core::{Error, Lsn};
 use pyo3::prelude::*;
 
 use crate::gil::{ForkGuard, detached};
@@ -32,11 +32,11 @@ impl TableSnapshot {
         detached(py, || {
             let items = snapshot.items().map(|item| {
                 let chunk = &item.trajectory.chunks()[0];
-                let content: u64 = chunk.payload().pin()?.iter().copied().map(u64::from).sum();
+                let content: u64 = chunk.payload().iter().copied().map(u64::from).sum();
                 let counts = (item.update_number, item.times_sampled, item.leases);
-                Ok((item.seq, item.priority.to_bits(), counts, content))
+                (item.seq, item.priority.to_bits(), counts, content)
             });
-            let mut items: Vec<_> = items.collect::<Result<_, Error>>()?;
+            let mut items: Vec<_> = items.collect();
             let seqs: Vec<u64> = items.iter().map(|item| item.0).collect();
             let orders = snapshot.orders().map(|order| {
                 let order = order.unwrap_or_default();

@@ -19,7 +19,7 @@ use tonic::{Status, Streaming};
 
 use crate::chunk::{chunk_decode_work, memory_bytes};
 use crate::pb;
-use crate::service::{ServiceState, stopping_status};
+use crate::service_state::{ServiceState, stopping_status};
 use crate::status::status;
 use chunk_cache::StreamChunkCache;
 pub(crate) use pending_items::OrphanedItems;
@@ -83,7 +83,7 @@ impl InsertStream {
         let Self {
             service, pending, ..
         } = self;
-        service.orphans.adopt(&service, pending);
+        service.orphans.adopt(service.stopped.clone(), pending);
         drop(service);
         while !unsent_keys.is_empty() {
             if responses

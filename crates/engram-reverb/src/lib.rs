@@ -16,6 +16,7 @@ mod mutate;
 mod note_encoder;
 mod sample;
 mod service;
+mod service_state;
 mod signature;
 mod status;
 mod tensor_decoder;

@@ -21,7 +21,7 @@ use tonic::{Status, Streaming};
 use crate::item::{ChunkKeyCounter, MAX_SAMPLE_BYTES, encode_sample};
 use crate::pb;
 use crate::pb::sample_stream_response::SampleEntry;
-use crate::service::{ServiceState, stopping_status};
+use crate::service_state::{ServiceState, stopping_status};
 use crate::status::{invalid, status, unavailable};
 
 /// Responses buffered between the task of a stream and the transport.

@@ -9,15 +9,15 @@ use engram_engine::Engine;
 use futures_util::stream::{self, BoxStream};
 use rand::rand_core::TryRng;
 use rand::rngs::SysRng;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::info::table_info;
-use crate::insert::OrphanedItems;
 use crate::mutate::mutate;
 use crate::pb;
 use crate::pb::reverb_service_server::{ReverbService, ReverbServiceServer};
+use crate::service_state::{ServiceState, stopping_status};
 use crate::status::status;
 use crate::{insert, sample};
 
@@ -37,34 +37,6 @@ const MANY_KEYS: usize = 4096;
 #[derive(Clone, Debug)]
 pub struct Reverb {
     state: Arc<ServiceState>,
-}
-
-/// The state shared by all calls.
-#[derive(Debug)]
-pub(crate) struct ServiceState {
-    pub(crate) engine: Arc<Engine>,
-    /// True once the server is asked to stop.
-    pub(crate) stopped: watch::Receiver<bool>,
-    /// Buffers for samples.
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) orphans: Arc<OrphanedItems>,
-    /// Locked while a checkpoint is written.
-    checkpoints: Arc<Mutex<()>>,
-    /// Random id of this service. When it changes, because the server was started again, clients read signatures again.
-    tables_state_id: pb::Uint128,
-}
-
-impl ServiceState {
-    /// Waits until the server is asked to stop.
-    pub(crate) async fn until_stopped(&self) {
-        // An error means that the server was dropped, which counts as stopped.
-        let _ = self.stopped.clone().wait_for(|stopped| *stopped).await;
-    }
-}
-
-/// The status of calls that end because the server stops. Clients retry without limit.
-pub(crate) fn stopping_status() -> Status {
-    Status::unavailable("the server is stopping")
 }
 
 impl Reverb {

@@ -70,13 +70,12 @@ fn bytes(cell: &CellSpec, rows: usize, noise: &[u8]) -> Vec<u8> {
 
 /// The decoded bytes of a chunk's only column.
 fn stored(chunk: &engram_core::Chunk) -> Vec<u8> {
-    let pinned = chunk.payload().pin().unwrap();
     if chunk.schema().cells[0].dtype.is_string() {
         // The cells follow `rows + 1` offsets.
         let rows = chunk.extents()[0].rows as usize;
-        return chunk.stored(&pinned, 0)[4 * (rows + 1)..].to_vec();
+        return chunk.stored(0)[4 * (rows + 1)..].to_vec();
     }
-    chunk.unpack(&pinned, 0).unwrap().to_vec()
+    chunk.unpack(0).unwrap().to_vec()
 }
 
 proptest! {

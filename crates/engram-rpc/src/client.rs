@@ -1,6 +1,7 @@
 //! The client of a server: offers the calls of an engine over the network.
 
 mod changes;
+mod confirmation;
 mod connect;
 mod connect_errors;
 mod outbox;
@@ -38,7 +39,8 @@ pub use changes::MAX_KEYS_PER_REQUEST;
 pub use connect::{ClientOptions, ClientTls};
 pub use outbox::RemoteOutbox;
 pub use pending_response::PendingResponse;
-pub use sample_requests::{BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTicket};
+pub use pending_samples::BatchRequest;
+pub use sample_requests::{LeasedBatch, RemoteLease, RemoteSampleTicket};
 pub use scan::{RemoteScan, ScanRequest};
 pub use stream::{RemoteNextBatch, RemoteStream};
 

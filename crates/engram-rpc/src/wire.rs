@@ -33,8 +33,3 @@ const MAX_COLUMNS: usize = 16_384;
 
 /// Maximum number of axes of an array.
 const MAX_AXES: usize = 64;
-
-/// Values of `pb::Extent::codec`.
-pub(crate) const CODEC_RAW: u32 = 0;
-pub(crate) const CODEC_LZ4: u32 = 1;
-pub(crate) const CODEC_DELTA: u32 = 2;

@@ -4,12 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use smallvec::SmallVec;
 
-use crate::aligned::ALIGN;
+use crate::aligned::{ALIGN, AlignedBytes};
 use crate::chunk::{Chunk, Extent, MAX_CHUNK_BYTES, Origin};
 use crate::codec::{Codec, MAX_LZ4_BYTES, check_lz4};
 use crate::error::{Error, Result};
 use crate::holders::Holders;
-use crate::payload::Payload;
 use crate::schema::{CellSpec, Schema};
 use crate::text::{count, describe_column};
 
@@ -27,13 +26,12 @@ impl Chunk {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if parts contradict each other or are too large,
-    /// [`Error::Payload`] if the offsets or lengths of a string column are inconsistent, and, if there are string
-    /// columns, those of [`Payload::pin`].
+    /// [`Error::Payload`] if the offsets or lengths of a string column are inconsistent.
     pub fn from_parts(
         origin: Origin,
         schema: Arc<Schema>,
         extents: SmallVec<[Extent; 4]>,
-        payload: Payload,
+        payload: AlignedBytes,
     ) -> Result<Self> {
         check_extents(&schema, &extents, payload.len())?;
         check_origin(&origin, &extents)?;
@@ -53,43 +51,22 @@ impl Chunk {
     /// the cost does not grow with the raw size.
     ///
     /// # Errors
-    /// [`Error::Payload`] naming the first column that is corrupt; those of [`Payload::pin`].
+    /// [`Error::Payload`] naming the first column that is corrupt.
     pub fn check_compressed_columns(&self) -> Result<()> {
         let extents = self.extents.iter().enumerate();
-        let mut compressed = extents
-            .filter(|(_, extent)| extent.codec != Codec::Raw)
-            .peekable();
-        if compressed.peek().is_none() {
-            return Ok(());
-        }
-        let pinned = self.payload.pin()?;
+        let mut compressed = extents.filter(|(_, extent)| extent.codec != Codec::Raw);
         compressed.try_for_each(|(column, extent)| {
             let raw = extent.rows as usize * self.schema.cells[column].bytes();
-            check_lz4(self.stored(&pinned, column), raw)
-                .map_err(|error| self.corrupt_column(column, &error))
+            check_lz4(self.stored(column), raw).map_err(|error| self.corrupt_column(column, &error))
         })
     }
 
     fn check_strings(&self) -> Result<()> {
-        let cells = self.schema.cells.iter();
-        let mut strings = cells
-            .enumerate()
-            .filter(|(_, cell)| cell.dtype.is_string())
-            .peekable();
-        if strings.peek().is_none() {
-            return Ok(());
-        }
-        let pinned = self.payload.pin()?;
-        if pinned.len() != self.payload.len() {
-            return Err(Error::Payload(format!(
-                "the payload of a chunk has {} bytes according to its header, but {} can be read",
-                self.payload.len(),
-                pinned.len()
-            )));
-        }
+        let cells = self.schema.cells.iter().enumerate();
+        let mut strings = cells.filter(|(_, cell)| cell.dtype.is_string());
         strings.try_for_each(|(column, cell)| {
             let rows = self.extents[column].rows as usize;
-            check_string_column(self.stored(&pinned, column), rows, cell).map_err(|problem| {
+            check_string_column(self.stored(column), rows, cell).map_err(|problem| {
                 let column = describe_column(&self.schema.layout.names[column]);
                 let rows = count(rows, "row");
                 Error::Payload(format!("{column} ({rows} of strings) {problem}"))

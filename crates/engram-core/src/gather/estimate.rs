@@ -13,8 +13,7 @@ use crate::trajectory::Trajectory;
 /// What is known of a batch before it is gathered.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    /// Bytes of its columns. Exact if all strings are in memory. In a chunk that is not, the strings of a column count
-    /// as equally long.
+    /// Bytes of its columns.
     pub bytes: usize,
     length_policy: LengthPolicy,
     /// The result of [`are_alike`] for its items.
@@ -87,20 +86,11 @@ fn column_bytes(item: &Trajectory, index: usize) -> usize {
         return column.len.saturating_mul(column.cell.bytes());
     }
     let mut bytes = 0_usize;
-    // The visitor does not fail.
+    // Does not fail: the offsets of strings were checked when the chunk was made.
     let _ = item.for_each_slice(index, |chunk, column, first, len| {
-        let extent = &chunk.extents()[column];
-        let rows = extent.rows as usize;
-        let in_memory = chunk.heap().and_then(|heap| {
-            let stored = heap.get(extent.offset as usize..)?;
-            let cells = stored.get(..extent.stored as usize)?;
-            Some(string_cells(cells, rows, first, len).ok()?.len())
-        });
-        let cells = in_memory.unwrap_or_else(|| {
-            let row_bytes = extent.stored as usize / rows.max(1);
-            row_bytes.saturating_mul(len)
-        });
-        bytes = bytes.saturating_add(cells);
+        let rows = chunk.extents()[column].rows as usize;
+        let cells = string_cells(chunk.stored(column), rows, first, len)?;
+        bytes = bytes.saturating_add(cells.len());
         Ok(())
     });
     bytes

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::aligned::AlignedBytes;
 use crate::chunk::Chunk;
 use crate::error::Result;
-use crate::payload::Pinned;
 
 /// Maximum bytes that the cache retains, unless a single column is larger.
 const MAX_CACHED_BYTES: usize = 256 << 20;
@@ -37,12 +36,11 @@ impl UnpackedColumns {
             out.copy_from_slice(&bytes[from..from + out.len()]);
             return Ok(());
         }
-        let pinned: Pinned<'_> = chunk.payload().pin()?;
-        if let Some(raw) = chunk.raw(&pinned, column) {
+        if let Some(raw) = chunk.raw(column) {
             out.copy_from_slice(&raw[from..from + out.len()]);
             return Ok(());
         }
-        let bytes = chunk.unpack(&pinned, column)?;
+        let bytes = chunk.unpack(column)?;
         out.copy_from_slice(&bytes[from..from + out.len()]);
         if self.bytes + bytes.len() > MAX_CACHED_BYTES {
             self.columns.clear();

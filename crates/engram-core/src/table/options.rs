@@ -8,6 +8,7 @@ use crate::rate_limiter::RateLimits;
 use crate::schema::Signature;
 use crate::selector::SelectorKind;
 use crate::table::ITEM_OVERHEAD;
+use crate::text::MAX_NAME_BYTES;
 
 /// The options of a table.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,9 +39,6 @@ pub struct TableOptions {
 
 /// Maximum bytes of a note.
 pub const MAX_NOTE_BYTES: usize = 64 << 10;
-
-/// Maximum bytes of the name of a new table, and of the kind of a rate limiter.
-pub const MAX_NAME_BYTES: usize = 1024;
 
 /// Maximum bytes of a new table's signature: the info of a table must fit one message.
 const MAX_SIGNATURE_BYTES: usize = 2 << 20;

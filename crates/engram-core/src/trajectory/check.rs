@@ -55,7 +55,7 @@ impl Trajectory {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] naming the first column that is wrong, [`Error::Payload`] if
-    /// strings cannot be read.
+    /// the offsets of strings are corrupt.
     pub fn check_parts(&self) -> Result<()> {
         let names = &self.layout().names;
         let first_slice = match self {
@@ -194,20 +194,14 @@ impl TrajectoryParts<'_> {
     }
 }
 
-/// Bytes of gathered cells, or an upper bound for strings that would have to be fetched.
+/// Bytes of gathered cells.
 fn gathered_bytes(chunk: &Chunk, column: usize, first: usize, len: usize) -> Result<u64> {
     let cell = &chunk.schema().cells[column];
     if !cell.dtype.is_string() {
         return Ok((len as u64).saturating_mul(cell.bytes() as u64));
     }
-    let extent = &chunk.extents()[column];
-    if chunk.heap().is_none() {
-        // Fetching the payload costs too much: count the whole column.
-        return Ok(u64::from(extent.stored));
-    }
-    let pinned = chunk.payload().pin()?;
-    let stored = chunk.stored(&pinned, column);
-    Ok(string_cells(stored, extent.rows as usize, first, len)?.len() as u64)
+    let rows = chunk.extents()[column].rows as usize;
+    Ok(string_cells(chunk.stored(column), rows, first, len)?.len() as u64)
 }
 
 /// Why the slices of a column are wrong.

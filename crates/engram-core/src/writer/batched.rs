@@ -422,7 +422,7 @@ mod tests {
             recorder.flush().unwrap();
             let items: Vec<_> = recorder.take_ready().collect();
             let chunk = &items[0].1.trajectory.chunks()[0];
-            let bytes = [0, 1].map(|c| chunk.stored(&chunk.payload().pin().unwrap(), c).to_vec());
+            let bytes = [0, 1].map(|c| chunk.stored(c).to_vec());
             (items.len(), bytes)
         };
         assert_eq!(record(true), record(false));

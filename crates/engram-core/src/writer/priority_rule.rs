@@ -79,7 +79,7 @@ impl TdErrorStats {
     /// Adds rows `first..first + len` of a sealed chunk's column.
     ///
     /// # Errors
-    /// Those of [`Self::add`], [`Payload::pin`](crate::Payload::pin) and [`Chunk::unpack`].
+    /// Those of [`Self::add`] and [`Chunk::unpack`].
     pub(super) fn add_rows(
         &mut self,
         name: &str,
@@ -94,10 +94,9 @@ impl TdErrorStats {
         }
         let size = spec.bytes();
         let range = first * size..(first + len) * size;
-        let pinned = chunk.payload().pin()?;
-        match chunk.raw(&pinned, column) {
+        match chunk.raw(column) {
             Some(raw) => self.add(name, spec, &raw[range]),
-            None => self.add(name, spec, &chunk.unpack(&pinned, column)?[range]),
+            None => self.add(name, spec, &chunk.unpack(column)?[range]),
         }
     }
 

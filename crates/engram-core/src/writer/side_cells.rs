@@ -8,7 +8,6 @@ use crate::aligned::{AlignedBytes, align_up};
 use crate::chunk::{Chunk, Extent, Origin};
 use crate::codec::Codec;
 use crate::error::{Error, Result};
-use crate::payload::Payload;
 use crate::schema::Schema;
 
 /// The side cells of the open chunks. They are sealed together with the open chunks, as one more chunk, in which
@@ -114,6 +113,5 @@ fn build_chunk<'a>(
         });
         offset += align_up(bytes);
     }
-    let payload = Payload::Heap(payload);
     Chunk::from_parts(origin, Arc::clone(schema), extents, payload).map(Arc::new)
 }

@@ -7,7 +7,7 @@ use engram_core::chunk::Extent;
 use engram_core::codec::Codec;
 use engram_core::{
     AlignedBytes, CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Error, Layout,
-    Origin, Payload, Schema, Slice, SpanColumn, Spans, Trajectory, WindowShape,
+    Origin, Schema, Slice, SpanColumn, Spans, Trajectory, WindowShape,
 };
 use smallvec::smallvec;
 
@@ -180,7 +180,7 @@ fn a_chunk_that_would_decompress_to_too_much_is_rejected() {
         first_step: 0,
         steps: 1,
     };
-    let payload = Payload::Heap(AlignedBytes::zeroed(stored as usize).unwrap());
+    let payload = AlignedBytes::zeroed(stored as usize).unwrap();
     let extents = smallvec::smallvec![extent; count];
     let error = Chunk::from_parts(origin, Arc::new(schema), extents, payload).unwrap_err();
     assert_eq!(

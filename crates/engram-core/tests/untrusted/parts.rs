@@ -6,7 +6,7 @@ use engram_core::chunk::Extent;
 use engram_core::codec::Codec;
 use engram_core::{
     AlignedBytes, CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Layout, Origin,
-    Payload, Result, Schema, Shape,
+    Result, Schema, Shape,
 };
 use proptest::prelude::*;
 use smallvec::{SmallVec, smallvec};
@@ -28,7 +28,7 @@ impl ChunkParts {
             names: chunk.schema().layout.names.to_vec(),
             cells: chunk.schema().cells.to_vec(),
             extents: chunk.extents().into(),
-            payload: chunk.payload().pin().unwrap().to_vec(),
+            payload: chunk.payload().to_vec(),
         }
     }
 
@@ -41,9 +41,8 @@ impl ChunkParts {
             layout: Arc::new(layout),
             cells: self.cells.into(),
         };
-        let mut bytes = AlignedBytes::zeroed(self.payload.len()).unwrap();
-        bytes.copy_from_slice(&self.payload);
-        let payload = Payload::Heap(bytes);
+        let mut payload = AlignedBytes::zeroed(self.payload.len()).unwrap();
+        payload.copy_from_slice(&self.payload);
         Chunk::from_parts(self.origin, Arc::new(schema), self.extents, payload)
     }
 }

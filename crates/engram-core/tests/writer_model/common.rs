@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engram_core::chunk::string_cells;
 use engram_core::{
-    AlignedBytes, CellSpec, Chunk, Compression, DType, Layout, NewItem, Payload, Schema, Shape,
+    AlignedBytes, CellSpec, Chunk, Compression, DType, Layout, NewItem, Schema, Shape,
 };
 
 use engram_core::writer::WriterOptions;
@@ -80,15 +80,14 @@ pub(crate) fn read(item: &NewItem) -> Item {
                     used_chunks.insert(Arc::as_ptr(chunk));
                     assert_eq!(chunk.schema().cells[chunk_column], *expected.cell);
                     assert!(len > 0 && first + len <= chunk.extents()[chunk_column].rows as usize);
-                    let pinned = chunk.payload().pin()?;
                     let bytes = expected.cell.bytes();
                     for row in first..first + len {
                         cells.push(if expected.cell.dtype.is_string() {
-                            let raw = chunk.raw(&pinned, chunk_column).unwrap();
+                            let raw = chunk.raw(chunk_column).unwrap();
                             let rows = chunk.extents()[chunk_column].rows as usize;
                             string_cells(raw, rows, row, 1)?.to_vec()
                         } else {
-                            chunk.unpack(&pinned, chunk_column)?[row * bytes..][..bytes].to_vec()
+                            chunk.unpack(chunk_column)?[row * bytes..][..bytes].to_vec()
                         });
                     }
                     Ok(())
@@ -112,10 +111,8 @@ pub(crate) fn read(item: &NewItem) -> Item {
 
 /// Checks that [`Chunk::from_parts`] accepts the parts of this chunk.
 fn check_chunk(chunk: &Chunk) {
-    let pinned = chunk.payload().pin().unwrap();
-    let mut bytes = AlignedBytes::zeroed(pinned.len()).unwrap();
-    bytes.copy_from_slice(&pinned);
-    let payload = Payload::Heap(bytes);
+    let mut payload = AlignedBytes::zeroed(chunk.payload().len()).unwrap();
+    payload.copy_from_slice(chunk.payload());
     let (origin, schema) = (chunk.origin().clone(), Arc::clone(chunk.schema()));
     Chunk::from_parts(origin, schema, chunk.extents().into(), payload).unwrap();
 }

@@ -521,10 +521,9 @@ impl RecorderAndModel {
             }
         }
         let mut episodes = std::collections::HashSet::new();
-        let pinned = chunk.payload().pin().unwrap();
         for (column, cell) in chunk.schema().cells.iter().enumerate() {
             if cell.dtype == DType::Int64 && cell.elements() == 1 {
-                let bytes = chunk.raw(&pinned, column).unwrap();
+                let bytes = chunk.raw(column).unwrap();
                 let cells = bytes.chunks_exact(8);
                 episodes.extend(cells.filter_map(|cell| episode_of_cell.get(cell).copied()));
             }

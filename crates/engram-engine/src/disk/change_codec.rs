@@ -7,9 +7,9 @@ use engram_core::selector::TableRng;
 use engram_core::{NewItem, RateLimits, Removal, SessionNumber, TableOp, TableOptions};
 
 use super::byte_codec::{BodyReader, BodyWriter, UnusableData};
+use super::options_codec::{put_limits, read_limits};
 use super::record_codec::{
-    DictionaryWriter, ReadDictionary, put_limits, put_session_number, read_limits,
-    read_session_number,
+    DictionaryWriter, ReadDictionary, put_session_number, read_session_number,
 };
 
 /// Codes of the kinds of changes.
@@ -49,12 +49,7 @@ pub(crate) fn put_change(
         TableOp::Remove { key, cause } => {
             body.put_u8(code::REMOVE);
             body.put_u64(key);
-            body.put_u8(match cause {
-                Removal::Evicted => 0,
-                Removal::Exhausted => 1,
-                Removal::Expired => 2,
-                Removal::Deleted => 3,
-            });
+            body.put_u8(cause as u8);
         }
         TableOp::SetPriority { key, priority } => {
             body.put_u8(code::SET_PRIORITY);
@@ -123,18 +118,13 @@ impl Change {
             code::SKIP_INSERT => Self::SkipInsert(read_session_number(reader)?, reader.u64()?),
             code::REMOVE => {
                 let key = reader.u64()?;
-                let cause = match reader.u8()? {
-                    0 => Removal::Evicted,
-                    1 => Removal::Exhausted,
-                    2 => Removal::Expired,
-                    3 => Removal::Deleted,
-                    other => {
-                        return UnusableData::err(format!(
-                            "unknown removal cause {other}, expected 0 to 3"
-                        ));
-                    }
+                let number = reader.u8()?;
+                let Some(cause) = Removal::ALL.get(usize::from(number)) else {
+                    return UnusableData::err(format!(
+                        "unknown removal cause {number}, expected 0 to 3"
+                    ));
                 };
-                Self::Remove(key, cause)
+                Self::Remove(key, *cause)
             }
             code::SET_PRIORITY => Self::SetPriority(reader.u64()?, reader.f64()?),
             code::SET_RNG => Self::SetRng(read_rng(reader)?),
@@ -227,4 +217,21 @@ pub(crate) fn read_rng(reader: &mut BodyReader<'_>) -> Result<TableRng, Unusable
     let bytes = reader.bytes(len)?;
     postcard::from_bytes(bytes)
         .map_err(|error| UnusableData(format!("a random generator's state is invalid: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_of_removals_have_the_numbers_of_the_file_format() {
+        let causes = [
+            Removal::Evicted,
+            Removal::Exhausted,
+            Removal::Expired,
+            Removal::Deleted,
+        ];
+        assert_eq!(causes.map(|cause| cause as u8), [0, 1, 2, 3]);
+        assert_eq!(Removal::ALL, causes);
+    }
 }

@@ -10,13 +10,14 @@ use engram_core::{Lsn, RateLimiter, TableOptions, TableState, Volatile};
 use super::byte_codec::{BodyReader, UnusableData};
 use super::change_codec::read_rng;
 use super::checkpoint_writer::CheckpointHeader;
+use super::clock_reading::ClockReading;
 use super::file_names::checkpoint_name;
 use super::kind;
-use super::record_codec::{ReadDictionary, read_limits, read_options, read_session_number};
+use super::options_codec::{read_limits, read_options};
+use super::record_codec::{ReadDictionary, read_session_number};
 use super::record_reader::{EndOfRecords, RecordReader};
-use super::recover::ClockReading;
 use super::recovery_error::{RecoveryError, read_error, unusable_record};
-use super::replay::placeholder_chunk;
+use super::replay::{MAX_COUNTER, placeholder_chunk};
 use super::serial_ranges::SerialRanges;
 
 /// Reads only the first record; returns the checkpoint's header without the serials.
@@ -241,10 +242,6 @@ fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, R
 fn corrupt<T>(reason: impl Into<String>) -> Result<T, RecoveryError> {
     Ok(UnusableData::err(reason)?)
 }
-
-/// Maximum value of a counter in a checkpoint's header or in an `unlogged` record. No store reaches it; larger values
-/// could overflow later.
-pub(super) const MAX_COUNTER: u64 = 1 << 62;
 
 /// Reads and checks the body of a `logs` record.
 fn read_header(mut reader: BodyReader<'_>) -> Result<CheckpointHeader, UnusableData> {

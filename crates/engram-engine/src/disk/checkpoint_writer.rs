@@ -8,15 +8,14 @@ use engram_core::{Snapshot, TableOptions};
 
 use super::byte_codec::BodyWriter;
 use super::change_codec::put_rng;
+use super::clock_reading::ClockReading;
 use super::directory::Directory;
 use super::file_format::{FileHeader, FileKind};
 use super::file_names::{UNFINISHED_SUFFIX, checkpoint_name};
 use super::kind;
-use super::record_codec::{
-    DictionaryWriter, ItemRef, WrittenDictionary, put_limits, put_options, put_session_number,
-};
+use super::options_codec::{put_limits, put_options};
+use super::record_codec::{DictionaryWriter, ItemRef, WrittenDictionary, put_session_number};
 use super::record_writer::{RecordWriter, WRITE_BYTES};
-use super::recover::ClockReading;
 use super::serial_ranges::SerialRanges;
 
 /// Maximum number of entries (items, order positions, sessions, serial ranges) per record.

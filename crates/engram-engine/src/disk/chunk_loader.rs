@@ -8,37 +8,15 @@ use engram_core::chunk::Chunk;
 
 use super::byte_codec::{BodyReader, UnusableData};
 use super::chunk_checkers::{CheckedChunk, ChunkCheckers, UncheckedChunk};
+use super::directory_reader::{DirectoryReader, LoadedLog, UnloadedChunk};
 use super::file_format::{FileKind, record_bytes};
 use super::file_names::log_name;
 use super::kind;
 use super::log::Log;
 use super::record_codec::ReadDictionary;
 use super::record_reader::{EndOfRecords, RecordReader};
-use super::recover::DirectoryReader;
 use super::recovery_error::{RecoveryError, read_error, unusable_record};
 use super::serial_ranges::SerialRanges;
-
-/// The location of a chunk that no item of the checkpoint refers to. The chunk is read when a replayed change
-/// refers to it.
-pub(super) struct UnloadedChunk {
-    /// Number of the log that contains it.
-    log: u64,
-    /// Offset of its record.
-    offset: u64,
-    /// Size of its record in bytes.
-    bytes: usize,
-    /// The chunk, while a replayed item refers to it.
-    loaded: Weak<Chunk>,
-}
-
-/// A log that was read for its chunks.
-pub(super) struct LoadedLog {
-    pub(super) log: Arc<Log>,
-    /// All layouts, schemas and window shapes that it defines.
-    dictionary: ReadDictionary,
-    /// True if the log is intact and contains only chunks and definitions.
-    pub(super) has_only_chunks: bool,
-}
 
 /// The chunks of one log, by serial.
 #[derive(Default)]

@@ -138,8 +138,7 @@ impl OpenChunkLog {
         let schema = self.schema_number(chunk.schema());
         let mut header = Vec::with_capacity(128);
         put_chunk(&mut header, chunk, serial, schema);
-        let payload = chunk.payload().pin().map_err(io::Error::other)?;
-        let bytes = self.records.add(kind::CHUNK, &[&header, &payload]);
+        let bytes = self.records.add(kind::CHUNK, &[&header, chunk.payload()]);
         self.records.check()?;
         self.log.add_bytes(bytes);
         let previous = self.log.add_chunk(chunk, serial, bytes);

@@ -11,8 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::fs::OFlags;
 
-use super::directory::{FileId, WritableFile, file_id};
-use super::os_directory::open_file;
+use super::directory::{FileId, WritableFile, file_id, open_file};
 
 /// Bytes per write.
 const BLOCK_BYTES: usize = 4 << 20;

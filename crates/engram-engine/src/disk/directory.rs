@@ -4,8 +4,12 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
 
 use super::file_format::write_all;
 
@@ -15,6 +19,9 @@ pub(crate) struct FileId {
     pub(crate) device: u64,
     pub(crate) inode: u64,
 }
+
+/// Mode of new files: other users can neither read them nor lock the directory.
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// A directory; its files are accessed by name.
 pub(crate) trait Directory: fmt::Debug + Send + Sync {
@@ -113,6 +120,31 @@ pub(super) fn file_id(file: &File) -> io::Result<FileId> {
         device: metadata.dev(),
         inode: metadata.ino(),
     })
+}
+
+const SPECIAL_FILE: &str = "a pipe, socket or device";
+
+/// Opens a regular file of a directory, without following links. A subdirectory can be opened too, but not read.
+///
+/// # Errors
+/// `InvalidInput` for a symbolic link, pipe, socket or device.
+pub(super) fn open_file(directory: BorrowedFd<'_>, name: &str, flags: OFlags) -> io::Result<File> {
+    // Without `NONBLOCK`, opening a pipe would wait for its other end.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let not_regular = |file_kind: &str| {
+        let text = format!("it is {file_kind}; a store uses only regular files");
+        Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+    };
+    let file = match openat(directory, name, flags, FILE_MODE) {
+        Err(Errno::LOOP) => return not_regular("a symbolic link"),
+        Err(Errno::NXIO) => return not_regular(SPECIAL_FILE),
+        opened => File::from(opened?),
+    };
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return not_regular(SPECIAL_FILE);
+    }
+    Ok(file)
 }
 
 impl WritableFile for OsFile {

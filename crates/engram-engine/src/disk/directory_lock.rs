@@ -10,10 +10,10 @@ use rustix::fs::OFlags;
 
 use crate::close_on_fork::CloseOnFork;
 
+use super::clock_reading::ClockReading;
 use super::directory::{Directory as _, FileId, file_id};
 use super::file_names::LOCK;
 use super::os_directory::OsDirectory;
-use super::recover::ClockReading;
 
 /// The exclusive lock of a directory. Children that Python forks close their copy of the lock file, so that the lock
 /// ends with this process.

@@ -6,8 +6,8 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use super::directory::Directory;
+use super::directory_reader::Recovered;
 use super::file_names::{FileName, UNFINISHED_SUFFIX, free_lost_name, log_name};
-use super::recover::Recovered;
 
 /// Removes unfinished files and syncs all logs that were read. Without a repair, also truncates a torn log; if
 /// intact records follow the tear, the log's tail is copied to a `.lost` file first.

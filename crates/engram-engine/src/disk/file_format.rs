@@ -29,19 +29,29 @@ impl From<UnusableData> for HeaderError {
     }
 }
 
+/// What a file is. Headers have these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
-    Checkpoint,
-    Log,
+    Checkpoint = 1,
+    Log = 2,
     /// The mark that a store writes when it is closed.
-    Closed,
+    Closed = 3,
     /// A saved replay buffer.
-    SavedBuffer,
+    SavedBuffer = 4,
     /// A replay buffer that is used in the file.
-    MappedBuffer,
+    MappedBuffer = 5,
 }
 
 impl FileKind {
+    /// Every kind, from number 1 on.
+    const ALL: [Self; 5] = [
+        Self::Checkpoint,
+        Self::Log,
+        Self::Closed,
+        Self::SavedBuffer,
+        Self::MappedBuffer,
+    ];
+
     /// Names the kind in error texts.
     pub(crate) fn describe(self) -> &'static str {
         match self {
@@ -69,13 +79,7 @@ impl FileHeader {
         let mut bytes = Vec::with_capacity(FILE_HEADER_BYTES);
         bytes.put(&MAGIC);
         bytes.put_u32(VERSION);
-        bytes.put_u32(match self.kind {
-            FileKind::Checkpoint => 1,
-            FileKind::Log => 2,
-            FileKind::Closed => 3,
-            FileKind::SavedBuffer => 4,
-            FileKind::MappedBuffer => 5,
-        });
+        bytes.put_u32(self.kind as u32);
         bytes.put_u64(self.store);
         bytes.put_u64(self.number);
         // Reserved.
@@ -105,19 +109,15 @@ impl FileHeader {
         if version != VERSION {
             return Err(HeaderError::UnsupportedVersion(version));
         }
-        let kind = match reader.u32()? {
-            1 => FileKind::Checkpoint,
-            2 => FileKind::Log,
-            3 => FileKind::Closed,
-            4 => FileKind::SavedBuffer,
-            5 => FileKind::MappedBuffer,
-            other => {
-                let reason = format!("it has the unknown file kind {other}, expected 1 to 5");
-                return Err(UnusableData(reason).into());
-            }
-        };
+        let number = reader.u32()?;
+        let mut kinds = FileKind::ALL.iter();
+        let kind = kinds.find(|kind| **kind as u32 == number).ok_or_else(|| {
+            UnusableData(format!(
+                "it has the unknown file kind {number}, expected 1 to 5"
+            ))
+        })?;
         Ok(Self {
-            kind,
+            kind: *kind,
             store: reader.u64()?,
             number: reader.u64()?,
         })
@@ -254,6 +254,22 @@ mod tests {
             let mut bytes = bytes;
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(FileHeader::read(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn kinds_have_the_numbers_of_the_file_format() {
+        let kinds = [
+            FileKind::Checkpoint,
+            FileKind::Log,
+            FileKind::Closed,
+            FileKind::SavedBuffer,
+            FileKind::MappedBuffer,
+        ];
+        for (number, kind) in (1..).zip(kinds) {
+            let header = FileHeader { kind, ..HEADER };
+            assert_eq!(header.bytes()[12], number);
+            assert_eq!(FileHeader::read(&header.bytes()), Ok(header));
         }
     }
 

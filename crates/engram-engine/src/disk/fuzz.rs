@@ -8,11 +8,12 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
 use super::directory::Directory;
+use super::directory_reader::Recovered;
 use super::file_format::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, padding, record_header};
 use super::inspect::inspect_files;
 use super::power_loss::PowerLossDirectory;
 use super::random_workload::{History, open_store};
-use super::recover::{Recovered, recover};
+use super::recover::recover;
 
 #[path = "../../../engram-rpc/tests/fuzz/counting_allocator.rs"]
 mod counting_allocator;

@@ -12,13 +12,14 @@ use engram_core::{Error, Lsn, OpSink, Result, TableOp, TableOptions};
 use parking_lot::{Condvar, Mutex};
 
 use super::byte_codec::BodyWriter;
+use super::clock_reading::ClockReading;
 use super::directory::{Directory, WritableFile};
 use super::file_names::log_name;
 use super::kind;
-use super::log::{Log, LogUsage};
-use super::pending_log::PendingLog;
-use super::record_codec::{DictionaryWriter as _, put_options};
-use super::recover::ClockReading;
+use super::log::Log;
+use super::options_codec::put_options;
+use super::pending_log::{JournalStart, LogPosition, PendingLog};
+use super::record_codec::DictionaryWriter as _;
 
 /// What a change survives once it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,35 +93,6 @@ impl WriteStatus {
     fn missing_logs_problem(&self) -> Option<String> {
         (!self.missing_logs.is_empty()).then(|| describe_missing_logs(&self.missing_logs))
     }
-}
-
-/// The state with which a journal starts.
-#[derive(Debug)]
-pub(crate) struct JournalStart {
-    pub(crate) store: u64,
-    /// Number of the log to write.
-    pub(crate) log: u64,
-    /// Number that the next change gets.
-    pub(crate) next_change: u64,
-    /// Serial that the next chunk gets: its number in the store.
-    pub(crate) next_serial: u64,
-    /// Earlier logs that recovery has read.
-    pub(crate) logs: Vec<Arc<Log>>,
-    /// The store's clock and the system's when the log was created.
-    pub(crate) clock: ClockReading,
-}
-
-/// The start of a log at which a checkpoint's replay begins.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LogPosition {
-    /// The log's number.
-    pub(crate) log: u64,
-    /// Number of the log's first change.
-    pub(crate) first_change: u64,
-    /// The store's clock and the system's when the log was started.
-    pub(crate) clock: ClockReading,
-    /// The previous log, and earlier logs that contain chunks in use.
-    pub(crate) earlier_logs: Vec<LogUsage>,
 }
 
 impl Journal {

@@ -4,8 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engram_core::Result;
-
 use super::directory::{FileId, WritableFile};
 use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
 use super::file_names::log_name;
@@ -266,24 +264,13 @@ impl LogWriter {
     /// Appends records to the log.
     fn append(&mut self, entries: &[LogEntry]) -> io::Result<()> {
         const ZEROS: [u8; 8] = [0; 8];
-        let payloads: Vec<_> = entries
-            .iter()
-            .map(|entry| match entry {
-                LogEntry::Chunk { chunk, .. } => chunk.payload().pin().map(Some),
-                _ => Ok(None),
-            })
-            .collect::<Result<_>>()
-            .map_err(io::Error::other)?;
         // Header, pieces of the body, and length of the body of each record.
         let mut records = Vec::with_capacity(entries.len());
         let mut offset = self.offset;
-        for (entry, payload) in entries.iter().zip(&payloads) {
+        for entry in entries {
             let (kind, body): (u32, [&[u8]; 2]) = match entry {
                 LogEntry::Record { kind, body } => (*kind, [body, &[]]),
-                LogEntry::Chunk { header, .. } => {
-                    let payload = payload.as_ref().map_or(&[][..], |payload| payload);
-                    (kind::CHUNK, [header, payload])
-                }
+                LogEntry::Chunk { header, chunk } => (kind::CHUNK, [header, chunk.payload()]),
                 LogEntry::NextLog { .. } => continue,
             };
             let len = body[0].len() + body[1].len();

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf, absolute};
 use std::thread;
@@ -11,20 +11,17 @@ use std::time::Duration;
 
 use engram_core::Result;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, openat};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat};
 use rustix::fs::{renameat, renameat_with, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::direct_io::DirectFile;
-use super::directory::{Directory, FileId, OsFile, ReadableFile, WritableFile};
+use super::directory::{Directory, FileId, OsFile, ReadableFile, WritableFile, open_file};
 use super::directory_lock::{DirectoryLock, lock_exclusive, lock_new};
 use super::file_names::LOCK;
 
 /// Interval at which [`OsDirectory::lock_handle`] tries again.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Mode of new files: other users can neither read them nor lock the directory.
-const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// An open directory.
 #[derive(Debug)]
@@ -110,31 +107,6 @@ impl OsDirectory {
         let is_removed = links == 0 || current.to_string_lossy().ends_with(" (deleted)");
         (!is_removed).then_some(current)
     }
-}
-
-const SPECIAL_FILE: &str = "a pipe, socket or device";
-
-/// Opens a regular file of a directory, without following links. A subdirectory can be opened too, but not read.
-///
-/// # Errors
-/// `InvalidInput` for a symbolic link, pipe, socket or device.
-pub(super) fn open_file(directory: BorrowedFd<'_>, name: &str, flags: OFlags) -> io::Result<File> {
-    // Without `NONBLOCK`, opening a pipe would wait for its other end.
-    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let not_regular = |file_kind: &str| {
-        let text = format!("it is {file_kind}; a store uses only regular files");
-        Err(io::Error::new(io::ErrorKind::InvalidInput, text))
-    };
-    let file = match openat(directory, name, flags, FILE_MODE) {
-        Err(Errno::LOOP) => return not_regular("a symbolic link"),
-        Err(Errno::NXIO) => return not_regular(SPECIAL_FILE),
-        opened => File::from(opened?),
-    };
-    let kind = file.metadata()?.file_type();
-    if !kind.is_file() && !kind.is_dir() {
-        return not_regular(SPECIAL_FILE);
-    }
-    Ok(file)
 }
 
 /// True if an error means that there is no file of this name.

@@ -8,19 +8,47 @@ use engram_core::{Lsn, TableOp, Trajectory};
 
 use super::byte_codec::BodyWriter;
 use super::change_codec::put_change;
+use super::clock_reading::ClockReading;
 use super::directory::WritableFile;
 use super::file_format::record_bytes;
-use super::journal::{JournalStart, LogPosition};
 use super::kind;
-use super::log::Log;
+use super::log::{Log, LogUsage};
 use super::record_codec::{DictionaryWriter, WrittenDictionary, put_chunk};
-use super::recover::ClockReading;
 
 /// A record of changes is closed once its body has at least this many bytes.
 const CLOSE_RECORD_BYTES: usize = 64 << 10;
 
 /// Bytes in front of the changes in a record's body: table, first change, number of changes.
 const CHANGES_HEADER_BYTES: usize = 20;
+
+/// The state with which a journal starts.
+#[derive(Debug)]
+pub(crate) struct JournalStart {
+    pub(crate) store: u64,
+    /// Number of the log to write.
+    pub(crate) log: u64,
+    /// Number that the next change gets.
+    pub(crate) next_change: u64,
+    /// Serial that the next chunk gets: its number in the store.
+    pub(crate) next_serial: u64,
+    /// Earlier logs that recovery has read.
+    pub(crate) logs: Vec<Arc<Log>>,
+    /// The store's clock and the system's when the log was created.
+    pub(crate) clock: ClockReading,
+}
+
+/// The start of a log at which a checkpoint's replay begins.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LogPosition {
+    /// The log's number.
+    pub(crate) log: u64,
+    /// Number of the log's first change.
+    pub(crate) first_change: u64,
+    /// The store's clock and the system's when the log was started.
+    pub(crate) clock: ClockReading,
+    /// The previous log, and earlier logs that contain chunks in use.
+    pub(crate) earlier_logs: Vec<LogUsage>,
+}
 
 /// Entries that the log writer has not taken yet, and the numbers of the next change and chunk.
 #[derive(Debug)]

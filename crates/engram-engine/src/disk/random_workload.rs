@@ -13,9 +13,10 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 use smallvec::smallvec;
 
+use super::directory_reader::Recovered;
 use super::journal::Durability;
 use super::power_loss::PowerLossDirectory;
-use super::recover::{Recovered, recover};
+use super::recover::recover;
 use super::storage::{CheckpointView, Opened, Storage, StorageOptions};
 
 /// Changes are synced at once, and two checkpoints are kept.
@@ -126,7 +127,7 @@ pub(super) fn wait_until_durable(opened: &Opened, id: u64) -> engram_core::Resul
 pub(super) fn describe(table: &mut TableState) -> String {
     let snapshot = table.snapshot();
     let items = snapshot.items().map(|item| {
-        let content = item.trajectory.chunks()[0].payload().pin().unwrap()[0];
+        let content = item.trajectory.chunks()[0].payload()[0];
         let usage = (
             item.update_number,
             item.times_sampled,
@@ -283,8 +284,7 @@ impl History {
         if shared_chunks.len() > 3 {
             shared_chunks.remove(0);
         }
-        self.contents
-            .insert(self.next_key, chunk.payload().pin().unwrap()[0]);
+        self.contents.insert(self.next_key, chunk.payload()[0]);
         NewItem {
             key: self.next_key,
             priority: as_f64(rng.next_u64() % 100),
@@ -336,7 +336,7 @@ impl History {
     ) {
         for (id, table) in tables {
             for item in table.snapshot().items() {
-                let content = item.trajectory.chunks()[0].payload().pin().unwrap()[0];
+                let content = item.trajectory.chunks()[0].payload()[0];
                 assert_eq!(
                     self.contents.get(&item.key),
                     Some(&content),

@@ -1,4 +1,4 @@
-//! Encoding of record bodies: layouts, schemas, window shapes, chunks, items and table options.
+//! Encoding of record bodies: layouts, schemas, window shapes, chunks and items.
 //!
 //! Layouts, schemas and window shapes are *definitions*. A file defines each one once, in a record
 //! of its own, before the first record that refers to it by number.
@@ -9,9 +9,8 @@ use std::sync::Arc;
 use engram_core::chunk::{Chunk, Extent, Origin};
 use engram_core::codec::Codec;
 use engram_core::{
-    AlignedBytes, CellSpec, ColumnSpec, DType, Layout, NewItem, Payload, RateLimits, Schema,
-    SelectorKind, SessionNumber, Signature, Slice, SpanColumn, Spans, TableOptions, Trajectory,
-    WindowShape,
+    AlignedBytes, CellSpec, DType, Layout, NewItem, Schema, SessionNumber, Slice, SpanColumn,
+    Spans, Trajectory, WindowShape,
 };
 
 use super::byte_codec::{BodyReader, BodyWriter, UnusableData};
@@ -70,7 +69,7 @@ pub(crate) trait DictionaryWriter {
         body.put_u32(layout);
         body.put_len(schema.cells.len());
         for cell in &schema.cells {
-            body.put_u8(dtype_code(cell.dtype));
+            body.put_u8(cell.dtype as u8);
             body.put_len(cell.shape.len());
             for axis in &cell.shape {
                 body.put_u64(*axis as u64);
@@ -186,11 +185,7 @@ pub(crate) fn put_chunk(body: &mut Vec<u8>, chunk: &Chunk, serial: u64, schema: 
         body.put_u32(extent.offset);
         body.put_u32(extent.stored);
         body.put_u32(extent.rows);
-        body.put_u8(match extent.codec {
-            Codec::Raw => 0,
-            Codec::Lz4 => 1,
-            Codec::Delta => 2,
-        });
+        body.put_u8(extent.codec as u8);
     }
 }
 
@@ -239,7 +234,6 @@ pub(crate) struct ChunkHeader {
 
 impl ChunkHeader {
     pub(crate) fn into_chunk(self, payload: AlignedBytes) -> Result<Chunk, UnusableData> {
-        let payload = Payload::Heap(payload);
         Ok(Chunk::from_parts(
             self.origin,
             self.schema,
@@ -322,20 +316,15 @@ impl ReadDictionary {
             episodes: reader.u64s()?.into(),
         };
         let extents = reader.list(13, |reader| {
+            let (offset, stored, rows) = (reader.u32()?, reader.u32()?, reader.u32()?);
+            let number = reader.u8()?;
+            let codec = Codec::from_number(number.into())
+                .ok_or_else(|| UnusableData(format!("unknown codec {number}, expected 0 to 2")))?;
             Ok(Extent {
-                offset: reader.u32()?,
-                stored: reader.u32()?,
-                rows: reader.u32()?,
-                codec: match reader.u8()? {
-                    0 => Codec::Raw,
-                    1 => Codec::Lz4,
-                    2 => Codec::Delta,
-                    other => {
-                        return UnusableData::err(format!(
-                            "unknown codec {other}, expected 0 to 2"
-                        ));
-                    }
-                },
+                offset,
+                stored,
+                rows,
+                codec,
             })
         })?;
         Ok(ChunkHeader {
@@ -461,133 +450,7 @@ pub(crate) fn read_session_number(
     })
 }
 
-pub(crate) fn put_limits(body: &mut Vec<u8>, limits: &RateLimits) {
-    body.put_text(&limits.kind);
-    body.put_f64(limits.samples_per_insert);
-    body.put_u64(limits.min_size);
-    body.put_f64(limits.min_diff);
-    body.put_f64(limits.max_diff);
-}
-
-pub(crate) fn read_limits(reader: &mut BodyReader<'_>) -> Result<RateLimits, UnusableData> {
-    Ok(RateLimits {
-        kind: reader.text()?.into(),
-        samples_per_insert: reader.f64()?,
-        min_size: reader.u64()?,
-        min_diff: reader.f64()?,
-        max_diff: reader.f64()?,
-    })
-}
-
-fn put_selector(body: &mut Vec<u8>, selector: SelectorKind) {
-    let (code, exponent) = match selector {
-        SelectorKind::Fifo => (0, 0.0),
-        SelectorKind::Lifo => (1, 0.0),
-        SelectorKind::Uniform => (2, 0.0),
-        SelectorKind::Prioritized { exponent } => (3, exponent),
-        SelectorKind::MinHeap => (4, 0.0),
-        SelectorKind::MaxHeap => (5, 0.0),
-    };
-    body.put_u8(code);
-    body.put_f64(exponent);
-}
-
-fn read_selector(reader: &mut BodyReader<'_>) -> Result<SelectorKind, UnusableData> {
-    let (code, exponent) = (reader.u8()?, reader.f64()?);
-    Ok(match code {
-        0 => SelectorKind::Fifo,
-        1 => SelectorKind::Lifo,
-        2 => SelectorKind::Uniform,
-        3 => SelectorKind::Prioritized { exponent },
-        4 => SelectorKind::MinHeap,
-        5 => SelectorKind::MaxHeap,
-        other => {
-            return UnusableData::err(format!("unknown selector kind {other}, expected 0 to 5"));
-        }
-    })
-}
-
-pub(crate) fn put_options(body: &mut Vec<u8>, options: &TableOptions) {
-    body.put_text(&options.name);
-    body.put_u64(options.max_size);
-    body.put_option(options.max_bytes, Vec::put_u64);
-    body.put_u32(options.max_times_sampled);
-    body.put_option(options.ttl, Vec::put_u64);
-    put_selector(body, options.sampler);
-    put_selector(body, options.remover);
-    put_limits(body, &options.limits);
-    let signature_flag = u8::from(options.signature.is_some());
-    let note_flag = u8::from(options.note.is_some()) << 1;
-    body.put_u8(signature_flag | note_flag);
-    if let Some(signature) = &options.signature {
-        body.put_text(&signature.structure);
-        body.put_len(signature.columns.len());
-        for column in &signature.columns {
-            body.put_text(&column.name);
-            body.put_u8(dtype_code(column.dtype));
-            body.put_len(column.shape.len());
-            for axis in &column.shape {
-                body.put_option(*axis, |body, axis| body.put_u64(axis as u64));
-            }
-        }
-    }
-    if let Some(note) = &options.note {
-        body.put_text(note);
-    }
-    body.put_u64(options.seed);
-}
-
-pub(crate) fn read_options(reader: &mut BodyReader<'_>) -> Result<TableOptions, UnusableData> {
-    let mut options = TableOptions {
-        name: reader.text()?.into(),
-        max_size: reader.u64()?,
-        max_bytes: reader.option(BodyReader::u64)?,
-        max_times_sampled: reader.u32()?,
-        ttl: reader.option(BodyReader::u64)?,
-        sampler: read_selector(reader)?,
-        remover: read_selector(reader)?,
-        limits: read_limits(reader)?,
-        signature: None,
-        seed: 0,
-        note: None,
-    };
-    let flags = reader.u8()?;
-    if flags > 3 {
-        return UnusableData::err(format!("unknown option flags {flags}, expected 0 to 3"));
-    }
-    if flags & 1 != 0 {
-        options.signature = Some(Arc::new(read_signature(reader)?));
-    }
-    if flags & 2 != 0 {
-        options.note = Some(reader.text()?.into());
-    }
-    options.seed = reader.u64()?;
-    Ok(options)
-}
-
-fn read_signature(reader: &mut BodyReader<'_>) -> Result<Signature, UnusableData> {
-    let structure = reader.text()?.into();
-    let columns = reader.list(9, |reader| {
-        let name = reader.text()?.into();
-        let dtype = dtype_from_code(reader.u8()?)?;
-        let axis = |reader: &mut BodyReader<'_>| {
-            let axis = reader.option(BodyReader::u64)?;
-            Ok(axis.map(|axis| usize::try_from(axis).unwrap_or(usize::MAX)))
-        };
-        let shape = reader.list(1, axis)?.into();
-        Ok(ColumnSpec { name, dtype, shape })
-    })?;
-    Ok(Signature {
-        columns: columns.into(),
-        structure,
-    })
-}
-
-fn dtype_code(dtype: DType) -> u8 {
-    dtype as u8
-}
-
-fn dtype_from_code(code: u8) -> Result<DType, UnusableData> {
+pub(super) fn dtype_from_code(code: u8) -> Result<DType, UnusableData> {
     let dtype = DType::ALL.get(usize::from(code)).copied();
     dtype.ok_or_else(|| UnusableData(format!("unknown dtype code {code}")))
 }

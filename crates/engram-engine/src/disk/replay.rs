@@ -6,18 +6,19 @@ use std::sync::Arc;
 use engram_core::chunk::{Chunk, Origin};
 use engram_core::text::count;
 use engram_core::{
-    AlignedBytes, DeferredDrops, Error, Layout, Lsn, Payload, Schema, TableOp, TableState, Volatile,
+    AlignedBytes, DeferredDrops, Error, Layout, Lsn, Schema, TableOp, TableState, Volatile,
 };
 
 use super::byte_codec::{BodyReader, UnusableData};
 use super::change_codec::Change;
-use super::checkpoint_reader::MAX_COUNTER;
+use super::clock_reading::ClockReading;
+use super::directory_reader::DirectoryReader;
 use super::file_format::{FileKind, record_bytes};
 use super::file_names::{checkpoint_name, log_name};
 use super::kind;
-use super::record_codec::{ReadDictionary, read_options};
+use super::options_codec::read_options;
+use super::record_codec::ReadDictionary;
 use super::record_reader::EndOfRecords;
-use super::recover::{ClockReading, DirectoryReader};
 use super::recovery_error::{RecoveryError, read_error, unusable_record};
 
 impl DirectoryReader<'_> {
@@ -277,6 +278,10 @@ impl DirectoryReader<'_> {
     }
 }
 
+/// Maximum value of a counter in a checkpoint's header or in an `unlogged` record. No store reaches it; larger values
+/// could overflow later.
+pub(super) const MAX_COUNTER: u64 = 1 << 62;
+
 /// Reads a log's `begin` record: its first change, and the clocks.
 fn read_begin(body: &[u8]) -> Result<(u64, ClockReading), UnusableData> {
     let mut reader = BodyReader(body);
@@ -331,7 +336,6 @@ pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, UnusableData> {
     };
     let payload =
         AlignedBytes::zeroed(0).ok_or_else(|| Error::out_of_memory("an empty chunk", Some(0)))?;
-    let payload = Payload::Heap(payload);
     Ok(Arc::new(Chunk::from_parts(
         origin,
         schema.into(),

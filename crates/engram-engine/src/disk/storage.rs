@@ -48,20 +48,22 @@ use parking_lot::Mutex;
 
 use super::checkpoint_writer::{self, CheckpointHeader, TableView};
 use super::chunk_log::ChunkLog;
+use super::clock_reading::ClockReading;
 use super::close_mark::CloseMark;
 use super::directory::Directory;
 use super::directory_lock::{check_not_file, unusable};
+use super::directory_reader::{ReadProgress, Recovered};
 use super::directory_setup::{create_directory, finish_recovery, unused_files};
 use super::file_names::{CLOSED, checkpoint_name, free_lost_name, log_name};
 use super::journal::{
-    Durability, Journal, JournalStart, LogPosition, NEXT_CHECKPOINT_NOTE, NOT_LOCKED,
-    describe_sync_failure,
+    Durability, Journal, NEXT_CHECKPOINT_NOTE, NOT_LOCKED, describe_sync_failure,
 };
 use super::log;
 use super::log_writer::{LogEnd, LogWriter};
 use super::manifest::{Manifest, RequiredLogs, is_log_missing};
 use super::os_directory::OsDirectory;
-use super::recover::{ClockReading, ReadProgress, Recovered, recover};
+use super::pending_log::{JournalStart, LogPosition};
+use super::recover::recover;
 use super::serial_ranges::SerialRanges;
 
 /// How a store is stored on disk.

@@ -24,7 +24,7 @@ use std::task::Waker;
 use engram_core::table::{Admission, MAX_REMOVALS_PER_CALL};
 use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
-use crate::outbox::OutboxId;
+use crate::outbox_id::OutboxId;
 use crate::session::SessionRun;
 use crate::table::MAX_FINISHED_PER_LOCK;
 use crate::table_info::Meter;

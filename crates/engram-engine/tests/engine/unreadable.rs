@@ -1,15 +1,14 @@
 //! Items whose stored bytes cannot be read, in samples and streams.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use engram_core::codec::Codec;
-use engram_core::gather::{ColumnData, LengthPolicy};
-use engram_core::payload::ColdBytes;
+use engram_core::gather::LengthPolicy;
+use engram_core::pool::Pool;
 use engram_core::{
-    AlignedBytes, CellSpec, Chunk, DType, Error, Extent, Layout, NewItem, Origin, Payload, Result,
-    Schema, Trajectory,
+    AlignedBytes, CellSpec, Chunk, DType, Error, Extent, Layout, NewItem, Origin, Result, Schema,
+    Trajectory,
 };
 use engram_engine::stream::NextBatch;
 use engram_engine::{Sample, Stream, StreamOptions, Table, WaitOptions};
@@ -22,8 +21,8 @@ use crate::support::{
 
 const CAUSE: &str = "column `obs` is corrupt: its LZ4 block cannot be decompressed to 100 bytes";
 
-/// An item of one column, whose 100 bytes are stored with this codec.
-fn item(key: u64, codec: Codec, payload: Payload) -> NewItem {
+/// An item of one column, whose LZ4 block cannot be decompressed to its 100 bytes.
+fn corrupt_item(key: u64) -> NewItem {
     let schema = Schema {
         layout: Arc::new(Layout {
             names: Box::new(["obs".into()]),
@@ -36,9 +35,9 @@ fn item(key: u64, codec: Codec, payload: Payload) -> NewItem {
     };
     let extent = Extent {
         offset: 0,
-        stored: u32::try_from(payload.len()).unwrap(),
+        stored: 20,
         rows: 1,
-        codec,
+        codec: Codec::Lz4,
     };
     let origin = Origin {
         key,
@@ -46,6 +45,7 @@ fn item(key: u64, codec: Codec, payload: Payload) -> NewItem {
         first_step: 0,
         steps: 1,
     };
+    let payload = AlignedBytes::zeroed(20).unwrap();
     let chunk = Chunk::from_parts(origin, Arc::new(schema), smallvec![extent], payload).unwrap();
     NewItem {
         key,
@@ -57,11 +57,6 @@ fn item(key: u64, codec: Codec, payload: Payload) -> NewItem {
         },
         priority: 1.0,
     }
-}
-
-fn corrupt_item(key: u64) -> NewItem {
-    let payload = Payload::Heap(AlignedBytes::zeroed(20).unwrap());
-    item(key, Codec::Lz4, payload)
 }
 
 /// Intact items of the same column.
@@ -209,43 +204,14 @@ fn a_stream_returns_the_error_once() {
     assert_eq!(read, ["0", "1", &error, "2"]);
 }
 
-/// Bytes whose first fetch fails.
-#[derive(Debug)]
-struct FlakyBytes(AtomicBool);
-
-impl ColdBytes for FlakyBytes {
-    fn fetch(&self) -> Result<Arc<AlignedBytes>> {
-        if self.0.swap(true, Ordering::SeqCst) {
-            return Ok(Arc::new(AlignedBytes::zeroed(100).unwrap()));
-        }
-        Err(Error::Storage(
-            "log-1 cannot be read: too many open files".into(),
-        ))
-    }
-
-    fn len(&self) -> usize {
-        100
-    }
-}
-
 #[test]
-fn an_item_that_temporarily_cannot_be_read_stays() {
+fn an_item_that_is_too_large_for_a_batch_stays() {
     let table = new_table(queue_options("q", 20));
-    let bytes = Arc::new(FlakyBytes(AtomicBool::new(false)));
-    let cold = item(5, Codec::Raw, Payload::Cold(bytes));
-    insert_items(&table, vec![cold]);
-    let failed = read(&table, 1);
-    assert_eq!(
-        error_text(failed),
-        "log-1 cannot be read: too many open files"
-    );
-    assert_eq!(table.info().unreadable_items, 0);
+    insert_items(&table, items([5]));
     let sample = wait_ready(table.sample(1, true).unwrap()).unwrap();
-    let (columns, _) = sample
-        .gather(LengthPolicy::Ragged, &Arc::default())
-        .unwrap();
-    let ColumnData::Bytes(bytes) = &columns.columns[0].data else {
-        panic!("strings");
-    };
-    assert_eq!(**bytes, [0; 100]);
+    let failed = sample.gather(LengthPolicy::Ragged, &Arc::new(Pool::with_max_batch(99)));
+    let text = "a batch of 1 item takes at least 100 bytes, but at most 99 are allowed; sample fewer items at once";
+    assert_eq!(error_text(failed.map(|_| ())), text);
+    assert_eq!(table.info().unreadable_items, 0);
+    assert_eq!(read(&table, 1), Ok(vec![5]));
 }

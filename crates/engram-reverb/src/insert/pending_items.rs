@@ -11,9 +11,8 @@ use engram_core::Result;
 use engram_engine::{InsertTicket, Table};
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
-
-use crate::service::ServiceState;
 
 /// How often tables with a ttl are checked for expired items while a stream waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -200,20 +199,24 @@ pub(crate) struct OrphanedItems {
 
 impl OrphanedItems {
     /// Waits in a new task until the pending items of a stream that ends are inserted. Drops these items instead if the
-    /// streams that have ended have too many, or when the server stops.
-    pub(super) fn adopt(self: &Arc<Self>, service: &Arc<ServiceState>, mut pending: PendingItems) {
+    /// streams that have ended have too many, or once the server is `stopped`.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        mut stopped: watch::Receiver<bool>,
+        mut pending: PendingItems,
+    ) {
         let (items, bytes) = (pending.items.len(), pending.bytes);
         if items == 0 {
             return;
         }
         let total = self.items.fetch_add(items, Ordering::Relaxed) + items;
         let total_bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let (orphans, service) = (Arc::clone(self), Arc::clone(service));
+        let orphans = Arc::clone(self);
         let keep = total <= MAX_ORPHANS && total_bytes <= MAX_ORPHAN_BYTES;
         tokio::spawn(async move {
             if keep {
                 tokio::select! {
-                    () = service.until_stopped() => {}
+                    _ = stopped.wait_for(|stopped| *stopped) => {}
                     () = async { while pending.next().await.is_some() {} } => {}
                 }
             }

@@ -190,12 +190,11 @@ pub(crate) enum InsertCommand {
 #[derive(Debug)]
 struct TableQueue {
     table: String,
-    /// Items that are not completed, in order: the first is number `completed + 1`. `None` instead of an item that
-    /// could not be read: it completes when all items before it are completed, so it is never the first.
-    incomplete: VecDeque<Option<NewItem>>,
+    /// Items that are not completed, in order: the first is number `completed + 1`.
+    incomplete: VecDeque<NewItem>,
     /// Number of the last item that is completed.
     completed: u64,
-    /// Number of the last item that was sent on this connection, is completed, or whose chunks could not be read.
+    /// Number of the last item that was sent on this connection or is completed.
     sent: u64,
 }
 
@@ -212,31 +211,18 @@ impl TableQueue {
     /// Returns the next item to send and its number.
     fn next_unsent(&self) -> Option<(u64, &NewItem)> {
         let next = usize::try_from(self.sent - self.completed).ok()?;
-        let mut items = (self.sent + 1..).zip(self.incomplete.range(next..));
-        items.find_map(|(number, item)| Some((number, item.as_ref()?)))
+        Some((self.sent + 1, self.incomplete.get(next)?))
     }
 
-    /// Removes items up to a number; returns how many were removed, without those that could not be read.
+    /// Removes items up to a number; returns how many were removed.
     fn complete(&mut self, number: u64) -> u64 {
         let mut count = 0;
-        while let Some(item) = self.incomplete.front()
-            && (self.completed < number || item.is_none())
-        {
-            count += u64::from(item.is_some());
+        while self.completed < number && self.incomplete.pop_front().is_some() {
             self.completed += 1;
-            self.incomplete.pop_front();
+            count += 1;
         }
         self.sent = self.sent.max(self.completed);
         count
-    }
-
-    /// Removes the item of this number, which cannot be sent.
-    fn remove_unreadable(&mut self, number: u64) {
-        let index = usize::try_from(number - self.completed - 1).ok();
-        if let Some(item) = index.and_then(|index| self.incomplete.get_mut(index)) {
-            *item = None;
-        }
-        self.complete(self.completed);
     }
 }
 
@@ -281,18 +267,9 @@ impl PendingInserts {
             while !self.builder.is_full()
                 && let Some((number, item)) = queue.next_unsent()
             {
-                let result =
-                    self.builder
-                        .add_item(&mut self.dictionary, &queue.table, number, item);
+                self.builder
+                    .add_item(&mut self.dictionary, &queue.table, number, item);
                 queue.sent = number;
-                if let Err(error) = result {
-                    queue.remove_unreadable(number);
-                    let mut state = self.progress.state.lock();
-                    state.counts[table].completed = queue.completed;
-                    state.errors.push_back((error, 1));
-                    drop(state);
-                    self.progress.waker.wake();
-                }
             }
             if self.builder.is_full() {
                 self.first_queue = (table + 1) % self.queues.len();
@@ -333,9 +310,7 @@ impl ReconnectingStream for PendingInserts {
         match command {
             InsertCommand::AddTable(name) => self.queues.push(TableQueue::new(name)),
             InsertCommand::Items(table, items) => {
-                self.queues[table as usize]
-                    .incomplete
-                    .extend(items.into_iter().map(Some));
+                self.queues[table as usize].incomplete.extend(items);
             }
             InsertCommand::Retry => {}
         }

@@ -18,15 +18,32 @@ use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
+use super::confirmation::Confirmation;
 use super::connect::GrpcClient;
 use super::reconnecting_stream::ReconnectingStream;
-use super::sample_requests::{BatchRequest, Confirmation};
 use crate::pb;
 use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
 use crate::wire::{BatchAssembler, ReceivedBatch, decode_error};
 
 type BarrierReply = oneshot::Sender<Result<()>>;
+
+/// The options of one batch.
+#[derive(Clone, Debug)]
+pub struct BatchRequest {
+    /// Name of the table.
+    pub table: String,
+    /// Maximum number of items.
+    pub n: u32,
+    /// Minimum number of items: the server replies as soon as this many are available. 0 means `n`.
+    pub at_least: u32,
+    /// How long the server may wait for `at_least` items; `None` means without limit.
+    pub timeout: Option<Duration>,
+    /// Pad shorter items instead of returning ragged columns.
+    pub pad: bool,
+    /// Put the batch on lease. A batch of a table with `max_times_sampled` is on lease in any case.
+    pub lease: bool,
+}
 
 /// A command of a [`super::sample_requests::SampleRequests`] for its stream. The first number is the id of a batch or
 /// barrier.

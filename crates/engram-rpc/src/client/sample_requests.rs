@@ -2,21 +2,22 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
 use engram_engine::unsent_items_note;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::confirmation::{AckCounts, Confirmation};
 use super::connect::Connector;
 use super::pending_response::PendingResponse;
-use super::pending_samples::{PendingSample, PendingSamples, SampleCommand};
+use super::pending_samples::{BatchRequest, PendingSample, PendingSamples, SampleCommand};
 use super::reconnecting_stream::{closed_error, run};
 use crate::wire::ReceivedBatch;
 
@@ -28,61 +29,6 @@ pub(crate) struct SampleRequests {
     acks: Arc<AckCounts>,
     /// Number of items in unfinished chunks of this client's writers.
     unsent: Arc<AtomicU64>,
-}
-
-/// Counts the acknowledgements of one stream.
-#[derive(Debug, Default)]
-struct AckCounts {
-    /// Locked while an acknowledgement is sent and counted, so that acknowledgements are counted in the order in which
-    /// they are sent.
-    sending: Mutex<()>,
-    /// Number of acknowledgements sent.
-    sent: AtomicU64,
-    /// Number of acknowledgements for which no call needs to wait: the server is known to have handled them, or they
-    /// were lost with their connection.
-    confirmed: AtomicU64,
-    /// True if some of the acknowledgements must become durable.
-    any_durable: AtomicBool,
-}
-
-/// Reports to a waiting caller that acknowledgements are durable, once the server confirms that, or why it does not.
-#[derive(Debug)]
-pub(super) struct Confirmation {
-    reply: oneshot::Sender<Result<()>>,
-    /// Number of acknowledgements that are confirmed: the first ones of the stream, including the caller's.
-    number: u64,
-    acks: Arc<AckCounts>,
-}
-
-impl Confirmation {
-    /// Returns a confirmation of the first `number` acknowledgements, and a future of its outcome.
-    fn new(acks: &Arc<AckCounts>, number: u64) -> (Self, PendingResponse<()>) {
-        let (reply, receiver) = oneshot::channel();
-        let acks = Arc::clone(acks);
-        let confirmation = Self {
-            reply,
-            number,
-            acks,
-        };
-        (confirmation, PendingResponse::new(receiver))
-    }
-
-    pub(super) fn send(self, outcome: Result<()>) {
-        if outcome.is_ok() {
-            self.acks
-                .confirmed
-                .fetch_max(self.number, Ordering::Release);
-        }
-        // The caller may have stopped waiting.
-        let _ = self.reply.send(outcome);
-    }
-}
-
-impl AckCounts {
-    fn are_confirmed(&self) -> bool {
-        let sent = self.sent.load(Ordering::Acquire);
-        sent <= self.confirmed.load(Ordering::Acquire)
-    }
 }
 
 /// Those sample streams of a client whose acknowledgements may remove items. A call whose result depends on an
@@ -163,23 +109,6 @@ impl SampleStream {
             outcome => outcome,
         }
     }
-}
-
-/// The options of one batch.
-#[derive(Clone, Debug)]
-pub struct BatchRequest {
-    /// Name of the table.
-    pub table: String,
-    /// Maximum number of items.
-    pub n: u32,
-    /// Minimum number of items: the server replies as soon as this many are available. 0 means `n`.
-    pub at_least: u32,
-    /// How long the server may wait for `at_least` items; `None` means without limit.
-    pub timeout: Option<Duration>,
-    /// Pad shorter items instead of returning ragged columns.
-    pub pad: bool,
-    /// Put the batch on lease. A batch of a table with `max_times_sampled` is on lease in any case.
-    pub lease: bool,
 }
 
 /// A batch, with the lease on its items.

@@ -12,9 +12,8 @@ use tokio::task::JoinHandle;
 
 use super::connect::Connector;
 use super::pending_response::PendingResponse;
-use super::sample_requests::{
-    BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTicket, SampleRequests,
-};
+use super::pending_samples::BatchRequest;
+use super::sample_requests::{LeasedBatch, RemoteLease, RemoteSampleTicket, SampleRequests};
 use crate::wire::ReceivedBatch;
 
 /// Maximum time that closing waits for the server to handle the last acknowledgements.

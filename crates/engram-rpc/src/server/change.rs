@@ -11,7 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::counters::OpenGuard;
-use super::service::{Replies, ServiceState};
+use super::service_state::{Replies, ServiceState};
 use super::table_names;
 use crate::pb;
 use crate::pb::change_request::Change;

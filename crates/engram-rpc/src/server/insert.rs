@@ -19,7 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::counters::OpenGuard;
-use super::service::{Replies, ServiceState};
+use super::service_state::{Replies, ServiceState};
 use super::table_names::{self, truncate_text};
 use crate::pb;
 use crate::wire::{InsertStreamError, ReceivedDictionary};

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engram_core::{Error, Result};
 use engram_engine::CloseOnFork;
 
-use super::ServerOptions;
+use super::options::ServerOptions;
 
 /// Number of sockets that this process has bound at a path, for temporary names that no two servers share.
 static SOCKETS_BOUND: AtomicU64 = AtomicU64::new(0);

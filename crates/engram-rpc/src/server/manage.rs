@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engram_codec::run_blocking;
 use engram_core::{Error, Result, TableOptions};
 
-use super::service::ServiceState;
+use super::service_state::ServiceState;
 use super::{table_names, table_pages};
 use crate::pb;
 use crate::pb::manage_request::Call;

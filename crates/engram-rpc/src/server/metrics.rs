@@ -18,7 +18,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::counters::Call;
-use super::service::ServiceState;
+use super::service_state::ServiceState;
 pub(super) use http::MetricsEndpoint;
 pub(super) use tls::build_acceptor;
 

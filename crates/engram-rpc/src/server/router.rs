@@ -15,7 +15,8 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::connection::ConnectionInfo;
 use super::counters::{Call, OpenGuard};
-use super::service::{Service, ServiceState};
+use super::service::Service;
+use super::service_state::ServiceState;
 use super::whole_messages::WholeMessages;
 use crate::MAX_MESSAGE_BYTES;
 use crate::pb::engram_server::EngramServer;

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep_until};
 use tonic::{Status, Streaming};
 
 use super::counters::OpenGuard;
-use super::service::ServiceState;
+use super::service_state::ServiceState;
 use super::shutdown::ShutdownSignal;
 use crate::pb;
 use crate::pb::sample_request::Request;

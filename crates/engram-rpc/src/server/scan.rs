@@ -21,7 +21,7 @@ use tonic::{Status, Streaming};
 
 use super::counters::{Call, OpenCounter, OpenGuard};
 use super::sample::{LARGE_BATCH_BYTES, REPLY_BUFFER};
-use super::service::ServiceState;
+use super::service_state::ServiceState;
 use super::table_names::find_table;
 use crate::pb::scan_request::Request;
 use crate::pb::scan_response::Outcome;

@@ -24,10 +24,10 @@ use super::auth::TokenCheck;
 use super::connection::accept_connections;
 use super::listeners::Listeners;
 use super::metrics::{self, MetricsEndpoint};
+use super::options::{ServerOptions, ServerTls};
 use super::router::Router;
 use super::service::Service;
 use super::shutdown::ShutdownSignal;
-use super::{ServerOptions, ServerTls};
 use crate::pb::engram_server::{EngramServer, SERVICE_NAME};
 use crate::{MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, enlarge_send_buffer};
 

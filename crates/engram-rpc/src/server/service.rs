@@ -1,61 +1,28 @@
 //! The calls of Engram's gRPC service, passed to the modules that serve them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicU64;
 
 use engram_codec::{CallBudget, ReplyStream};
 use engram_core::Result;
 use engram_core::pool::Pool;
 use engram_engine::Engine;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::connection::ConnectionInfo;
 use super::counters::{Call, Counters, OpenGuard};
 use super::listeners::Listeners;
+use super::options::ServerOptions;
+use super::service_state::{Replies, ServiceState};
 use super::shutdown::ShutdownSignal;
-use super::{ServerOptions, change, insert, manage, sample, scan};
+use super::{change, insert, manage, sample, scan};
 use crate::pb::engram_server::Engram;
 use crate::{MAX_BATCH_BYTES, PROTOCOL_VERSION, pb, random_u64};
-
-/// The replies of a stream, as its task sends them.
-pub(super) type Replies<T> = ReceiverStream<Result<T, Status>>;
 
 /// Engram's gRPC service.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
     state: Arc<ServiceState>,
-}
-
-/// What all calls of one server share.
-#[derive(Debug)]
-pub(super) struct ServiceState {
-    pub(super) engine: Arc<Engine>,
-    pub(super) shutdown: ShutdownSignal,
-    pub(super) lease_timeout: Duration,
-    /// Buffers for batches.
-    pub(super) pool: Arc<Pool>,
-    pub(super) counters: Counters,
-    /// Each table that a client creates without a seed gets a different seed, computed from this one.
-    seed: u64,
-    /// Number of seeds computed so far: one per request to create a table.
-    num_seeds: AtomicU64,
-    /// Random number that identifies this server.
-    instance: u64,
-    /// The TCP port of the server.
-    port: u16,
-    /// Name of the abstract Unix socket; empty if there is none.
-    local_socket: String,
-}
-
-impl ServiceState {
-    /// Returns a seed for a new table, different from those returned before.
-    pub(super) fn next_seed(&self) -> u64 {
-        let number = self.num_seeds.fetch_add(1, Ordering::Relaxed) + 1;
-        self.seed
-            .wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-    }
 }
 
 impl Service {

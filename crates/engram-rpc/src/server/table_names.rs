@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_core::table::MAX_NAME_BYTES;
+use engram_core::text::MAX_NAME_BYTES;
 use engram_core::{Error, Result};
 use engram_engine::{Engine, Table};
 

@@ -1,138 +1,10 @@
-//! Which fields of Engram's own messages take memory once decoded.
-//!
-//! Fields are given by their numbers in `engram.proto`. Fields of type `bytes` are left out: they share the memory of
-//! the encoded message.
+//! Which fields of Engram's own messages take memory once decoded. `build.rs` generates these tables.
 
 use engram_codec::{
     DecodedSize, Field, message, repeated, repeated_number, repeated_string, string,
 };
 
-use crate::pb;
-
-const LAYOUT: &[Field] = &[repeated_string(1), string(2)];
-const CELL: &[Field] = &[string(1), repeated_number::<u64>(2)];
-const ERROR: &[Field] = &[string(2), string(3), repeated_string(4)];
-const SIGNATURE: &[Field] = &[
-    repeated::<pb::ColumnSpec>(1, &[string(1), string(2), repeated_number::<i64>(3)]),
-    string(2),
-];
-const LIMITS: &[Field] = &[string(1)];
-const LIST_TABLES: &[Field] = &[string(2)];
-const BATCH: &[Field] = &[
-    message(1, LAYOUT),
-    repeated::<pb::Column>(2, &[message(1, CELL)]),
-    repeated::<pb::DrawRun>(7, &[]),
-];
-const OPTIONS: &[Field] = &[
-    string(1),
-    message(8, LIMITS),
-    message(9, SIGNATURE),
-    string(11),
-];
-
-impl DecodedSize for pb::HelloRequest {
-    const FIELDS: &'static [Field] = &[string(2)];
-}
-
-impl DecodedSize for pb::HelloResponse {
-    const FIELDS: &'static [Field] = &[string(2), string(5)];
-}
-
-impl DecodedSize for pb::ManageRequest {
-    const FIELDS: &'static [Field] = &[
-        message(1, LIST_TABLES),
-        string(2),
-        message(3, OPTIONS),
-        string(4),
-        message(5, &[string(1), message(2, LIMITS)]),
-        string(6),
-        message(7, LIST_TABLES),
-        message(8, &[string(1)]),
-        message(9, &[string(1)]),
-    ];
-}
-
-impl DecodedSize for pb::ManageResponse {
-    const FIELDS: &'static [Field] = &[
-        message(1, ERROR),
-        message(3, &[repeated_string(1)]),
-        message(4, OPTIONS),
-        message(
-            5,
-            &[repeated::<pb::TableInfo>(
-                1,
-                &[message(1, OPTIONS), string(15), string(16), string(18)],
-            )],
-        ),
-    ];
-}
-
-impl DecodedSize for pb::InsertRequest {
-    const FIELDS: &'static [Field] = &[
-        repeated::<pb::Schema>(2, &[message(2, LAYOUT), repeated::<pb::Cell>(3, CELL)]),
-        repeated::<pb::WindowShape>(
-            3,
-            &[
-                message(2, LAYOUT),
-                repeated::<pb::SpanColumn>(3, &[]),
-                repeated::<pb::Slice>(4, &[]),
-            ],
-        ),
-        repeated::<pb::Chunk>(4, &[repeated::<pb::Extent>(7, &[])]),
-        repeated::<pb::Items>(
-            6,
-            &[
-                string(1),
-                message(
-                    7,
-                    &[
-                        message(1, LAYOUT),
-                        repeated_number::<u32>(2),
-                        repeated::<pb::SpanColumn>(3, &[]),
-                        repeated::<pb::Slice>(4, &[]),
-                    ],
-                ),
-            ],
-        ),
-        repeated_number::<u32>(7),
-    ];
-}
-
-impl DecodedSize for pb::InsertResponse {
-    const FIELDS: &'static [Field] = &[
-        repeated::<pb::Completed>(1, &[string(1), message(3, ERROR)]),
-        repeated::<pb::Inserted>(2, &[string(1), message(3, ERROR)]),
-        repeated::<pb::Allowed>(3, &[string(1)]),
-    ];
-}
-
-impl DecodedSize for pb::SampleRequest {
-    const FIELDS: &'static [Field] = &[message(1, &[string(2)])];
-}
-
-impl DecodedSize for pb::SampleResponse {
-    const FIELDS: &'static [Field] = &[
-        message(2, BATCH),
-        message(4, ERROR),
-        message(5, &[message(1, ERROR)]),
-    ];
-}
-
-impl DecodedSize for pb::ScanRequest {
-    const FIELDS: &'static [Field] = &[message(2, &[string(1)])];
-}
-
-impl DecodedSize for pb::ScanResponse {
-    const FIELDS: &'static [Field] = &[message(2, BATCH), message(4, ERROR)];
-}
-
-impl DecodedSize for pb::ChangeRequest {
-    const FIELDS: &'static [Field] = &[string(2)];
-}
-
-impl DecodedSize for pb::ChangeResponse {
-    const FIELDS: &'static [Field] = &[message(2, ERROR)];
-}
+include!(concat!(env!("OUT_DIR"), "/decoded_size.rs"));
 
 #[cfg(test)]
 mod tests {
@@ -140,7 +12,7 @@ mod tests {
 
     use engram_codec::{MAX_DECODED_BYTES, check_decoded_size};
 
-    use super::*;
+    use crate::pb;
 
     #[test]
     fn a_message_with_too_many_items_is_rejected() {

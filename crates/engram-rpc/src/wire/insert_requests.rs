@@ -5,16 +5,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use engram_core::codec::Codec;
 use engram_core::{
-    Chunk, Error, NewItem, Payload, Result, Schema, Slice, SpanColumn, Trajectory, WindowShape,
+    Chunk, Error, NewItem, Result, Schema, Slice, SpanColumn, Trajectory, WindowShape,
 };
 use prost::Message as _;
 
 use super::received_dictionary::{Define, MAX_DEFINITION_BYTES, MAX_SLICES};
 use super::{encode_cell_spec, encode_layout, encode_numbers};
+use crate::PART_BYTES;
 use crate::pb::{self, items::Trajectories};
-use crate::{PART_BYTES, wire};
 
 /// Maximum number of schemas, and of window shapes, in a [`SentDictionary`]. When it is reached,
 /// all of them are removed, and sent again when needed.
@@ -165,20 +164,17 @@ impl InsertRequestBuilder {
     }
 
     /// Adds an item, preceded by its chunks, schemas and window shape unless they were sent before.
-    ///
-    /// # Errors
-    /// [`engram_core::Error::Payload`] if a chunk cannot be read.
     pub fn add_item(
         &mut self,
         sent: &mut SentDictionary,
         table: &str,
         number: u64,
         item: &NewItem,
-    ) -> Result<()> {
+    ) {
         // Before the item, because adding a chunk may end the open request: a receiver needs the chunks of an item in
         // the same request or an earlier one.
         for chunk in item.trajectory.chunks() {
-            self.add_chunk(sent, chunk)?;
+            self.add_chunk(sent, chunk);
         }
         let trajectories = match &item.trajectory {
             Trajectory::Rows { len, squeeze, .. } => Trajectories::Rows(pb::Rows {
@@ -223,7 +219,6 @@ impl InsertRequestBuilder {
             self.slices += shape.slices.len();
         }
         self.bytes += 24;
-        Ok(())
     }
 
     /// Releases the chunks that no item of this process refers to, if there may be many of them. If too many chunks are
@@ -256,9 +251,9 @@ impl InsertRequestBuilder {
     }
 
     /// Adds a chunk unless it was sent before.
-    fn add_chunk(&mut self, sent: &mut SentDictionary, chunk: &Arc<Chunk>) -> Result<()> {
+    fn add_chunk(&mut self, sent: &mut SentDictionary, chunk: &Arc<Chunk>) {
         if sent.contains(chunk) {
-            return Ok(());
+            return;
         }
         if !self.open.chunk_part.is_empty() {
             // The open request has the last part of the previous chunk. Receivers read a request's
@@ -266,7 +261,7 @@ impl InsertRequestBuilder {
             self.end_request();
         }
         let schema = self.add_schema(sent, chunk.schema());
-        let mut payload = payload_bytes(chunk)?;
+        let mut payload = payload_bytes(chunk);
         let id = sent.next_id();
         sent.chunks
             .insert(address(chunk), (id, Arc::downgrade(chunk)));
@@ -286,7 +281,6 @@ impl InsertRequestBuilder {
             payload,
         });
         self.add_parts(remaining);
-        Ok(())
     }
 
     /// Adds the remaining bytes of the last chunk in separate requests.
@@ -384,11 +378,7 @@ fn encode_extent(extent: &engram_core::chunk::Extent) -> pb::Extent {
     pb::Extent {
         stored_bytes: extent.stored,
         rows: extent.rows,
-        codec: match extent.codec {
-            Codec::Raw => wire::CODEC_RAW,
-            Codec::Lz4 => wire::CODEC_LZ4,
-            Codec::Delta => wire::CODEC_DELTA,
-        },
+        codec: extent.codec as u32,
     }
 }
 
@@ -418,21 +408,15 @@ fn encode_columns(columns: &[SpanColumn], slices: usize) -> Vec<pb::SpanColumn> 
     columns.collect()
 }
 
-/// Returns a chunk's bytes. Copies them only if they are not in memory.
-fn payload_bytes(chunk: &Arc<Chunk>) -> Result<Bytes> {
+/// Returns a chunk's bytes without copying them.
+fn payload_bytes(chunk: &Arc<Chunk>) -> Bytes {
     struct ChunkBytes(Arc<Chunk>);
     impl AsRef<[u8]> for ChunkBytes {
         fn as_ref(&self) -> &[u8] {
-            match self.0.payload() {
-                Payload::Heap(bytes) => bytes,
-                _ => &[],
-            }
+            self.0.payload()
         }
     }
-    Ok(match chunk.payload() {
-        Payload::Heap(_) => Bytes::from_owner(ChunkBytes(Arc::clone(chunk))),
-        other => Bytes::copy_from_slice(&other.pin()?),
-    })
+    Bytes::from_owner(ChunkBytes(Arc::clone(chunk)))
 }
 
 #[cfg(test)]
@@ -440,7 +424,7 @@ mod tests {
     use std::collections::HashSet;
 
     use engram_core::chunk::Origin;
-    use engram_core::{AlignedBytes, Layout, Payload};
+    use engram_core::{AlignedBytes, Layout};
 
     use super::*;
     use crate::wire::ReceivedDictionary;
@@ -460,7 +444,7 @@ mod tests {
             first_step: 0,
             steps: 1,
         };
-        let payload = Payload::Heap(AlignedBytes::zeroed(0).unwrap());
+        let payload = AlignedBytes::zeroed(0).unwrap();
         Arc::new(Chunk::from_parts(origin, schema, Vec::new().into(), payload).unwrap())
     }
 
@@ -470,7 +454,7 @@ mod tests {
         let (mut sent, mut builder) = (SentDictionary::default(), InsertRequestBuilder::default());
         let mut chunks: Vec<Arc<Chunk>> = (0..live + dead).map(|_| chunk()).collect();
         for chunk in &chunks {
-            builder.add_chunk(&mut sent, chunk).unwrap();
+            builder.add_chunk(&mut sent, chunk);
         }
         // Requests that are not sent yet refer to their chunks.
         builder.take_requests();
@@ -523,7 +507,7 @@ mod tests {
                 },
                 priority: 1.0,
             };
-            builder.add_item(&mut sent, "t", number, &item).unwrap();
+            builder.add_item(&mut sent, "t", number, &item);
             for request in builder.take_requests() {
                 for schema in &request.schemas {
                     received.add_schema(schema).unwrap();

@@ -336,9 +336,7 @@ fn insert_requests() -> Vec<pb::InsertRequest> {
     for first in [1, 7] {
         let mut builder = InsertRequestBuilder::default();
         for (number, item) in (first..).zip(items()) {
-            builder
-                .add_item(&mut dictionary, "table", number, &item)
-                .unwrap();
+            builder.add_item(&mut dictionary, "table", number, &item);
         }
         requests.extend(builder.take_requests());
     }
@@ -357,9 +355,7 @@ fn insert_requests() -> Vec<pb::InsertRequest> {
 fn complete_insert_requests() -> Vec<pb::InsertRequest> {
     let mut builder = InsertRequestBuilder::default();
     for (number, item) in (1..).zip(items()) {
-        builder
-            .add_item(&mut SentDictionary::default(), "table", number, &item)
-            .unwrap();
+        builder.add_item(&mut SentDictionary::default(), "table", number, &item);
     }
     builder.take_requests().into()
 }

@@ -4,17 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engram_core::chunk::Chunk;
-use engram_core::payload::ColdBytes;
 use engram_core::{
-    AlignedBytes, Error, Layout, NewItem, Payload, RateLimits, Result, Slice, SpanColumn,
-    TableOptions, Trajectory, WindowShape,
+    Error, Layout, NewItem, RateLimits, Slice, SpanColumn, TableOptions, Trajectory, WindowShape,
 };
 use engram_engine::Until;
 use engram_rpc::Server;
 use engram_rpc::client::{Client, ClientOptions, RemoteOutbox};
 use tokio::time::timeout;
 
-use crate::support::{STEP_TIMEOUT, chunk, engine, item_of_row, items, options, start, wait_until};
+use crate::support::{STEP_TIMEOUT, chunk, engine, items, options, start, wait_until};
 
 fn outbox(server: &Server) -> RemoteOutbox {
     let options = ClientOptions {
@@ -124,53 +122,6 @@ async fn messages_with_many_slices_are_split_before_the_server_rejects_them() {
     let items = (0..10_000).map(|key| item_of_repeated_cell(key, &chunk, &shape));
     send(&mut outbox, number, items.collect(), 0).await;
     assert_eq!(table.info().stats.size, 10_000);
-}
-
-#[derive(Debug)]
-struct UnreadableBytes;
-
-impl ColdBytes for UnreadableBytes {
-    fn fetch(&self) -> Result<Arc<AlignedBytes>> {
-        Err(Error::Payload("chunk 7 is gone".into()))
-    }
-
-    fn len(&self) -> usize {
-        4
-    }
-}
-
-fn unreadable_item(key: u64) -> NewItem {
-    let readable = chunk(1, 1, 0);
-    let (origin, schema) = (readable.origin().clone(), readable.schema().clone());
-    let extents = readable.extents().iter().copied().collect();
-    let payload = Payload::Cold(Arc::new(UnreadableBytes));
-    let chunk = Chunk::from_parts(origin, schema, extents, payload).unwrap();
-    item_of_row(key, &Arc::new(chunk), 0)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_item_that_cannot_be_read_is_rejected_once() {
-    let engine = engine(vec![options("t")]);
-    let server = start(&engine);
-    let mut outbox = outbox(&server);
-    let table = engine.table("t").unwrap();
-    let number = outbox.table_number(table.options());
-    let mut inserted = 0;
-    for (first, before, after) in [(0, 0, 0), (10, 0, 2), (20, 2, 0), (30, 2, 2)] {
-        let mut sent = items(first, before + 1 + after, 1);
-        sent[before as usize] = unreadable_item(first.into());
-        outbox
-            .send(sent.into_iter().map(|item| (number, item)))
-            .unwrap();
-        let flushed = timeout(STEP_TIMEOUT, outbox.until(Until::Complete)).await;
-        let error = flushed.unwrap().unwrap_err();
-        assert_eq!(error, Error::Payload("chunk 7 is gone".into()));
-        let flushed = timeout(STEP_TIMEOUT, outbox.until(Until::Complete)).await;
-        flushed.unwrap().unwrap();
-        inserted += u64::from(before + after);
-        assert_eq!(outbox.items_left(), 0);
-        assert_eq!(table.info().stats.limiter.inserts, inserted);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

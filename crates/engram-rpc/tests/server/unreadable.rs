@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use engram_core::codec::Codec;
-use engram_core::{AlignedBytes, Chunk, Payload};
+use engram_core::{AlignedBytes, Chunk};
 use engram_engine::Table;
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
@@ -183,7 +183,7 @@ async fn insert_corrupt_item(table: &Arc<Table>, key: u64) {
     let intact = support::chunk(100, 1, 0);
     let mut extent = intact.extents()[0];
     (extent.codec, extent.stored) = (Codec::Lz4, 20);
-    let payload = Payload::Heap(AlignedBytes::zeroed(20).unwrap());
+    let payload = AlignedBytes::zeroed(20).unwrap();
     let (origin, schema) = (intact.origin().clone(), intact.schema().clone());
     let chunk = Chunk::from_parts(origin, schema, [extent].into_iter().collect(), payload);
     let item = support::item_of_row(key, &Arc::new(chunk.unwrap()), 0);

@@ -64,7 +64,7 @@ impl Recorder {
     /// # Errors
     /// [`crate::Error::ExpiredStep`] if the step is no longer retained or was cleared;
     /// [`crate::Error::InvalidArgument`] if it was not appended yet or has no value in this column;
-    /// those of [`Payload::pin`](crate::Payload::pin) and [`Chunk::unpack`](crate::Chunk::unpack) for a sealed chunk.
+    /// those of [`Chunk::unpack`](crate::Chunk::unpack) for a sealed chunk.
     pub fn read_cell(
         &self,
         column: usize,
@@ -87,17 +87,16 @@ impl Recorder {
             }
         } else {
             let chunk = &self.history.get(slice.chunk as usize).chunk;
-            let pinned = chunk.payload().pin()?;
             let cell = &chunk.schema().cells[chunk_column];
             let from = row * cell.bytes();
-            match chunk.raw(&pinned, chunk_column) {
+            match chunk.raw(chunk_column) {
                 Some(raw) if cell.dtype.is_string() => {
                     let rows = chunk.extents()[chunk_column].rows as usize;
                     out.extend_from_slice(string_cells(raw, rows, row, 1)?);
                 }
                 Some(raw) => out.extend_from_slice(&raw[from..from + cell.bytes()]),
                 None => {
-                    let raw = chunk.unpack(&pinned, chunk_column)?;
+                    let raw = chunk.unpack(chunk_column)?;
                     out.extend_from_slice(&raw[from..from + cell.bytes()]);
                 }
             }

@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use super::render;
 use crate::server::auth::TokenCheck;
 use crate::server::connection::ACCEPT_RETRY_DELAY;
-use crate::server::service::ServiceState;
+use crate::server::service_state::ServiceState;
 use crate::server::shutdown::ShutdownSignal;
 
 /// Maximum number of connections at a time. A further connection closes the oldest, which is probably idle: a scrape

@@ -10,7 +10,7 @@ use engram_engine::{Lease, Sample};
 use super::request_queue::ServedRequest;
 use super::{LARGE_BATCH_BYTES, Message, encode_response, error_outcome};
 use crate::pb::sample_response::Outcome;
-use crate::server::service::ServiceState;
+use crate::server::service_state::ServiceState;
 use crate::wire::{HEADER_BYTES_PER_ITEM, OutgoingBatch};
 
 /// A served request that waits for memory for its batch.

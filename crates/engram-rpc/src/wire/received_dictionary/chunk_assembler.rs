@@ -5,12 +5,12 @@ use std::sync::Arc;
 use engram_core::aligned::{AlignedBytesBuilder, align_up};
 use engram_core::chunk::MAX_CHUNK_BYTES;
 use engram_core::codec::Codec;
-use engram_core::{Chunk, Error, Extent, Origin, Payload, Result, Schema};
+use engram_core::{Chunk, Error, Extent, Origin, Result, Schema};
 use smallvec::SmallVec;
 
 use super::{InsertStreamError, invalid};
 use crate::pb;
-use crate::wire::{self, decode_u64s};
+use crate::wire::decode_u64s;
 
 /// Chunks up to this size get memory for all of their bytes at once.
 const SMALL_CHUNK_BYTES: usize = 1 << 20;
@@ -101,11 +101,10 @@ impl ChunkAssembler {
     /// Returns the complete chunk.
     pub(super) fn finish(self) -> Result<Chunk> {
         // `new` calls `push` even for an empty payload, so `bytes` is set.
-        let bytes = self
+        let payload = self
             .bytes
             .and_then(AlignedBytesBuilder::finish)
             .ok_or_else(|| Error::InvalidArgument(format!("chunk {} is incomplete", self.id)))?;
-        let payload = Payload::Heap(bytes);
         let chunk = Chunk::from_parts(self.origin, self.schema, self.extents, payload)?;
         chunk.check_compressed_columns()?;
         Ok(chunk)
@@ -129,17 +128,12 @@ fn compute_extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStr
             offset: offset_u32,
             stored: extent.stored_bytes,
             rows: extent.rows,
-            codec: match extent.codec {
-                wire::CODEC_RAW => Codec::Raw,
-                wire::CODEC_LZ4 => Codec::Lz4,
-                wire::CODEC_DELTA => Codec::Delta,
-                other => {
-                    return Err(invalid(format!(
-                        "chunk {} has a column with unknown codec {other}; expected 0 to 2",
-                        chunk.id
-                    )));
-                }
-            },
+            codec: Codec::from_number(extent.codec).ok_or_else(|| {
+                invalid(format!(
+                    "chunk {} has a column with unknown codec {}; expected 0 to 2",
+                    chunk.id, extent.codec
+                ))
+            })?,
         })
     });
     extents.collect()
