@@ -4,6 +4,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import disjoint_base
 
 __all__ = [
     "MAX_PRIORITY",
@@ -24,6 +25,7 @@ __all__ = [
     "TrajectoryColumn",
     "TrajectoryWriter",
     "VectorWriter",
+    "Writer",
     "__version__",
     "after_fork_in_child",
     "check_env_ids",
@@ -283,8 +285,22 @@ class TrajectoryColumn:
     def dtype(self) -> np.dtype[Any]: ...
     def numpy(self) -> npt.NDArray[Any]: ...
 
+@disjoint_base
+class Writer:
+    # Waits until at most `allowed` items are in flight.
+    def flush(self, timeout: float | None, allowed: int = 0) -> None: ...
+    def close(self, timeout: float | None) -> None: ...
+    @property
+    def waits_for_tables(self) -> bool: ...  # while False, writes do not wait for earlier items
+    @waits_for_tables.setter
+    def waits_for_tables(self, waits: bool) -> None: ...
+    @property
+    def unsent_items(self) -> int: ...  # created items that wait for a chunk to be sealed
+    @property
+    def pending_items(self) -> int: ...
+
 @final
-class TrajectoryWriter:
+class TrajectoryWriter(Writer):
     def __new__(
         cls,
         store: Store,
@@ -300,26 +316,15 @@ class TrajectoryWriter:
     def structure_version(self) -> int: ...  # increases when the structure of the history changes
     def history(self) -> Any: ...
     def create_item(self, table: str, priority: float, trajectory: Any, num_steps: int | None) -> int: ...
-    # Waits until at most `allowed` items are in flight.
-    def flush(self, timeout: float | None, allowed: int = 0) -> None: ...
     def extend_history(self, history: int) -> None: ...  # to at least this many steps
     def end_episode(self, timeout: float | None, clear: bool) -> None: ...
-    def close(self, timeout: float | None) -> None: ...
-    @property
-    def waits_for_tables(self) -> bool: ...  # while False, writes do not wait for earlier items
-    @waits_for_tables.setter
-    def waits_for_tables(self, waits: bool) -> None: ...
     @property
     def episode_steps(self) -> int: ...
     @property
     def has_full_unsent_chunk(self) -> bool: ...  # items wait for the open chunk, which is full, to be sealed
-    @property
-    def unsent_items(self) -> int: ...  # created items that wait for a chunk to be sealed
-    @property
-    def pending_items(self) -> int: ...
 
 @final
-class PatternWriter:
+class PatternWriter(Writer):
     def __new__(
         cls,
         store: Store,
@@ -334,27 +339,16 @@ class PatternWriter:
     ) -> PatternWriter: ...
     def append(self, step: Any, *, partial_step: bool = False) -> None: ...
     def append_steps(self, steps: Any) -> None: ...
-    # Waits until at most `allowed` items are in flight.
-    def flush(self, timeout: float | None, allowed: int = 0) -> None: ...
     def end_episode(self, timeout: float | None, clear: bool) -> None: ...
-    def close(self, timeout: float | None) -> None: ...
-    @property
-    def waits_for_tables(self) -> bool: ...  # while False, writes do not wait for earlier items
-    @waits_for_tables.setter
-    def waits_for_tables(self, waits: bool) -> None: ...
     @property
     def episode_steps(self) -> int: ...
     @property
     def appends(self) -> int: ...  # number of recorded appends, also of partial steps
     @property
     def has_full_unsent_chunk(self) -> bool: ...  # items wait for the open chunk, which is full, to be sealed
-    @property
-    def unsent_items(self) -> int: ...  # created items that wait for a chunk to be sealed
-    @property
-    def pending_items(self) -> int: ...
 
 @final
-class BatchedWriter:
+class BatchedWriter(Writer):
     def __new__(
         cls,
         store: Store,
@@ -369,13 +363,9 @@ class BatchedWriter:
     def append_batch(self, steps: Any, episode_ends: npt.NDArray[np.uint8] | None) -> None: ...
     # `episode_ends`: flags [N * T], and T
     def append_steps(self, steps: Any, episode_ends: tuple[npt.NDArray[np.uint8], int] | None) -> None: ...
-    def flush(self, timeout: float | None) -> None: ...
-    def close(self, timeout: float | None) -> None: ...
-    @property
-    def pending_items(self) -> int: ...
 
 @final
-class VectorWriter:
+class VectorWriter(Writer):
     def __new__(
         cls,
         store: Store,
@@ -402,7 +392,3 @@ class VectorWriter:
         *,
         extras: Any = None,
     ) -> None: ...
-    def flush(self, timeout: float | None) -> None: ...
-    def close(self, timeout: float | None) -> None: ...
-    @property
-    def pending_items(self) -> int: ...

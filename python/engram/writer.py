@@ -6,7 +6,7 @@ an episode, or on `flush`. A writer belongs to one thread; a store can have any 
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +28,10 @@ Compression: TypeAlias = Literal["auto", "delta", "off"]
 """Compression of chunks; see `Store.writer`."""
 
 
-class _NativeWriter(Protocol):
-    @property
-    def pending_items(self) -> int: ...
-    def flush(self, timeout: float | None) -> None: ...
-    def close(self, timeout: float | None) -> None: ...
-
-
 class _Writer(ClosingContext):
     """The methods that all writers share."""
 
-    _native: _NativeWriter
+    _native: _engram.Writer
     _shown: tuple[str, ...]
     """Names of the attributes that `repr` shows."""
 
@@ -91,7 +84,37 @@ class _Writer(ClosingContext):
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
 
-class TrajectoryWriter(_Writer):
+class _StepWriter(_Writer):
+    """The methods that the writers of single steps share."""
+
+    _native: _engram.TrajectoryWriter | _engram.PatternWriter
+
+    @property
+    def episode_steps(self) -> int:
+        """Number of complete steps in the current episode."""
+        return self._native.episode_steps
+
+    def end_episode(self, timeout: float | None = None, *, clear: bool = True) -> None:
+        """Ends the episode: sends all items and waits until their tables have them.
+
+        Patterns with `end_of_episode()` are applied first.
+
+        Args:
+            timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
+            clear: Clear the history. If False, later items can refer to steps of this episode.
+
+        Raises:
+            DeadlineExceededError: Tables did not accept all items in time. The rest stays queued, and the episode has
+                ended nevertheless.
+            OutOfMemoryError: The last steps could not be compressed into a chunk, and the episode has not ended. Call
+                again; no item is created twice.
+            PriorityError: As in `PatternWriter.append`.
+            UnsatisfiableError, ClosedError: A table rejected an item.
+        """
+        self._native.end_episode(timeout, clear)
+
+
+class TrajectoryWriter(_StepWriter):
     """Writes steps, and items of arbitrary slices of their history. Created by `Store.writer`.
 
     The `with` block flushes and closes it:
@@ -202,29 +225,8 @@ class TrajectoryWriter(_Writer):
         """
         return self._native.create_item(table, priority, trajectory, num_steps)
 
-    @property
-    def episode_steps(self) -> int:
-        """Number of complete steps in the current episode."""
-        return self._native.episode_steps
 
-    def end_episode(self, timeout: float | None = None, *, clear: bool = True) -> None:
-        """Ends the episode: sends all items and waits until their tables have them.
-
-        Args:
-            timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
-            clear: Clear the history. If False, later items can refer to steps of this episode.
-
-        Raises:
-            DeadlineExceededError: Tables did not accept all items in time. The rest stays queued, and the episode has
-                ended nevertheless.
-            OutOfMemoryError: The last steps could not be compressed into a chunk, and the episode has not ended. Call
-                again; no item is created twice.
-            UnsatisfiableError, ClosedError: A table rejected an item.
-        """
-        self._native.end_episode(timeout, clear)
-
-
-class PatternWriter(_Writer):
+class PatternWriter(_StepWriter):
     """Writes steps, and creates items as patterns declare. Created by `Store.pattern_writer`.
 
     The `with` block flushes and closes it:
@@ -313,28 +315,6 @@ class PatternWriter(_Writer):
             PriorityError: As in `append`. All steps are stored, and all other items are created.
         """
         self._native.append_steps(steps)
-
-    @property
-    def episode_steps(self) -> int:
-        """Number of complete steps in the current episode."""
-        return self._native.episode_steps
-
-    def end_episode(self, timeout: float | None = None, *, clear: bool = True) -> None:
-        """Ends the episode: applies patterns with `end_of_episode()`, sends all items and waits for their tables.
-
-        Args:
-            timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
-            clear: Clear the history. If False, items of the next episode can refer to steps of this one.
-
-        Raises:
-            DeadlineExceededError: Tables did not accept all items in time. The rest stays queued, and the episode has
-                ended nevertheless.
-            OutOfMemoryError: The last steps could not be compressed into a chunk, and the episode has not ended. Call
-                again; no item is created twice.
-            PriorityError: As in `append`.
-            UnsatisfiableError, ClosedError: A table rejected an item.
-        """
-        self._native.end_episode(timeout, clear)
 
 
 class BatchedWriter(_Writer):

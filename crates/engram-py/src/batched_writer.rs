@@ -12,21 +12,21 @@ use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::gil::{ForkGuard, Timeout, exclusive, shared};
+use crate::gil::exclusive;
+use crate::item_recorder::ItemRecorder;
 use crate::leaf::{Leaf, bytes_of, describe_column, prevent_resize};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
 use crate::step_flattener::structure_differs;
 use crate::store::Store;
 use crate::structure::{Structure, with_array_hint};
-use crate::writer::writer_options;
+use crate::trajectory_writer::writer_options;
+use crate::writer::{Writer, WriterState};
 
 /// Writes one step of N environments at a time, and creates items as patterns declare.
-#[pyclass(module = "engram._engram")]
+#[pyclass(extends = Writer, module = "engram._engram")]
 #[derive(Debug)]
-pub(crate) struct BatchedWriter {
-    state: ForkGuard<BatchedState>,
-}
+pub(crate) struct BatchedWriter;
 
 #[derive(Debug)]
 struct BatchedState {
@@ -68,12 +68,6 @@ pub(crate) fn env_cell(
     }
 }
 
-fn recorder_of(
-    recording: &mut Option<(Structure, BatchedRecorder)>,
-) -> Option<&mut BatchedRecorder> {
-    recording.as_mut().map(|(_, recorder)| recorder)
-}
-
 /// Checks a priority for the table with this number.
 fn check_priority(
     tables: &[(u32, Arc<TableOptions>)],
@@ -82,6 +76,14 @@ fn check_priority(
 ) -> engram_core::Result<()> {
     let options = tables.iter().find(|(number, _)| *number == table);
     options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
+}
+
+/// Warns of a column with a flag that no item has, once per column.
+fn warn_of_lost_flags(py: Python<'_>, recorder: &mut BatchedRecorder) -> PyResult<()> {
+    match recorder.take_lost_flag() {
+        Some(column) => warn_of_lost_flag(py, column),
+        None => Ok(()),
+    }
 }
 
 /// Warns that no item has a flag that marks the end of an episode.
@@ -95,6 +97,18 @@ fn warn_of_lost_flag(py: Python<'_>, column: &str) -> PyResult<()> {
     );
     let text = std::ffi::CString::new(text)?;
     PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 2)
+}
+
+impl WriterState for BatchedState {
+    fn parts(&self) -> (Option<&dyn ItemRecorder>, &Sender) {
+        let recorder = self.recording.as_ref().map(|(_, recorder)| recorder as _);
+        (recorder, &self.sender)
+    }
+
+    fn parts_mut(&mut self) -> (Option<&mut dyn ItemRecorder>, &mut Sender) {
+        let recorder = self.recording.as_mut().map(|(_, recorder)| recorder as _);
+        (recorder, &mut self.sender)
+    }
 }
 
 impl BatchedState {
@@ -240,38 +254,10 @@ impl BatchedState {
         let tables = &self.tables;
         let accepts = |table, priority| check_priority(tables, table, priority);
         let appended = py.detach(|| recorder.append_batch(&columns, ends, accepts));
-        let sent = self.send(py);
+        let sent = self.sender.send(py, recorder);
         appended.map_err(to_py)?;
         sent?;
-        self.warn_of_lost_flags(py)
-    }
-
-    /// Warns of a column with a flag that no item has, once per column.
-    fn warn_of_lost_flags(&mut self, py: Python<'_>) -> PyResult<()> {
-        match recorder_of(&mut self.recording).and_then(BatchedRecorder::take_lost_flag) {
-            Some(column) => warn_of_lost_flag(py, column),
-            None => Ok(()),
-        }
-    }
-
-    fn send(&mut self, py: Python<'_>) -> PyResult<()> {
-        let Some((_, recorder)) = &mut self.recording else {
-            return Ok(());
-        };
-        let unsent = recorder.pending_items() - recorder.ready_items();
-        let ready = recorder.take_ready();
-        self.sender.send(py, ready, unsent)
-    }
-
-    /// Sends all items and waits until their tables have them.
-    fn flush(&mut self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
-        if let Some((_, recorder)) = &mut self.recording {
-            recorder
-                .flush()
-                .map_err(|error| errors::to_py(py, &error))?;
-        }
-        self.send(py)?;
-        self.sender.wait(py, timeout, 0)
+        warn_of_lost_flags(py, recorder)
     }
 }
 
@@ -292,7 +278,7 @@ impl BatchedWriter {
         max_waiting_items: Option<usize>,
         timeout: &Bound<'_, PyAny>,
         compression: &str,
-    ) -> PyResult<Self> {
+    ) -> PyResult<PyClassInitializer<Self>> {
         let tables = store.tables(py)?;
         let timeout = Timeout::from_python(timeout)?;
         let state = BatchedState {
@@ -304,9 +290,7 @@ impl BatchedWriter {
             patterns: Vec::new(),
             tables: Vec::new(),
         };
-        Ok(Self {
-            state: ForkGuard::new("writer", state),
-        })
+        Ok(Writer::with_state(state).add_subclass(Self))
     }
 
     #[pyo3(signature = (steps, episode_ends))]
@@ -320,8 +304,8 @@ impl BatchedWriter {
         episode_ends: Option<PyReadonlyArray1<'_, u8>>,
     ) -> PyResult<()> {
         let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let state = this.state.get_mut(py)?;
+        let mut this = exclusive(slf.as_super())?;
+        let state: &mut BatchedState = this.state_mut(py)?;
         state.sender.wait_for_capacity(py)?;
         let ends = match &episode_ends {
             Some(ends) => Some(
@@ -348,8 +332,7 @@ impl BatchedWriter {
         steps: &Bound<'_, PyAny>,
         episode_ends: Option<(PyReadonlyArray1<'_, u8>, usize)>,
     ) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
+        let mut this = exclusive(slf.as_super())?;
         let ends = match &episode_ends {
             Some((ends, total)) => {
                 let ends = ends.as_slice()?.iter().map(|end| *end != 0);
@@ -357,37 +340,7 @@ impl BatchedWriter {
             }
             None => None,
         };
-        this.state.get_mut(py)?.append_steps(steps, ends.as_ref())
-    }
-
-    fn flush(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let timeout = Timeout::from_python(timeout)?;
-        this.state.get_mut(py)?.flush(py, timeout)
-    }
-
-    fn close(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let state = this.state.get_mut(py)?;
-        if state.sender.closed {
-            return Ok(());
-        }
-        state.flush(py, Timeout::from_python(timeout)?)?;
-        state.sender.closed = true;
-        Ok(())
-    }
-
-    #[getter]
-    fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        let state = this.state.get(py)?;
-        let recorded = state
-            .recording
-            .as_ref()
-            .map_or(0, |(_, recorder)| recorder.pending_items());
-        Ok(recorded + state.sender.items_left(py))
+        let state: &mut BatchedState = this.state_mut(slf.py())?;
+        state.append_steps(steps, ends.as_ref())
     }
 }

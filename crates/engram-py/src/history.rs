@@ -1,5 +1,7 @@
 //! Histories of columns, and slices of them for trajectories.
 
+use std::ops::Range;
+
 use engram_core::Error;
 use engram_core::text::count;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
@@ -11,7 +13,7 @@ use crate::dtypes;
 use crate::errors;
 use crate::gil::shared;
 use crate::step_flattener::StepLeaf;
-use crate::writer::{TrajectoryState, TrajectoryWriter};
+use crate::trajectory_writer::{TrajectoryState, TrajectoryWriter};
 
 /// The steps of one column since the last `end_episode(clear=True)`, oldest first. It includes steps that the writer no
 /// longer retains: they have an index, but to read them or to create items of them is an error.
@@ -90,6 +92,13 @@ impl ColumnHistory {
     }
 }
 
+/// Positions of the steps that have an index in the history of a writer.
+fn indexed_steps(writer: &Bound<'_, TrajectoryWriter>) -> PyResult<Range<u64>> {
+    let writer = shared(writer.as_super())?;
+    let state: &TrajectoryState = writer.state(writer.py())?;
+    Ok(state.indexed_steps())
+}
+
 /// Names a column of the history in error texts. Steps that are one array have one column, whose name is empty.
 fn describe_history(leaf: &StepLeaf) -> String {
     match leaf.name() {
@@ -152,14 +161,14 @@ fn step_index(index: &Bound<'_, PyAny>, column: impl Fn() -> String) -> PyResult
 impl ColumnHistory {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let writer = self.writer(py)?;
-        let indexed = shared(&writer)?.state(py)?.indexed_steps();
+        let indexed = indexed_steps(&writer)?;
         Ok(usize::try_from(indexed.end - indexed.start).unwrap_or(usize::MAX))
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
         let py = index.py();
         let writer = self.writer(py)?;
-        let indexed = shared(&writer)?.state(py)?.indexed_steps();
+        let indexed = indexed_steps(&writer)?;
         let len = indexed.end - indexed.start;
         let column = || describe_history(&self.leaf);
         if let Ok(slice) = index.cast::<PySlice>() {
@@ -248,7 +257,7 @@ impl TrajectoryColumn {
 
     #[getter]
     fn shape(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        let writer = self.writer.try_borrow(py).map_err(|_| errors::in_use(py))?;
+        let writer = shared(self.writer.bind(py).as_super())?;
         let (_, cell) = self.cell(py, writer.state(py)?)?;
         let time = (!self.squeeze).then(|| self.positions.len());
         Ok(time.into_iter().chain(cell.shape.iter().copied()).collect())
@@ -256,7 +265,7 @@ impl TrajectoryColumn {
 
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let writer = self.writer.try_borrow(py).map_err(|_| errors::in_use(py))?;
+        let writer = shared(self.writer.bind(py).as_super())?;
         let (_, cell) = self.cell(py, writer.state(py)?)?;
         Ok(dtypes::to_numpy(py, cell.dtype)?.into_any())
     }
@@ -264,7 +273,7 @@ impl TrajectoryColumn {
     /// Returns a copy of the values as an array.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let shape = self.shape(py)?;
-        let writer = self.writer.try_borrow(py).map_err(|_| errors::in_use(py))?;
+        let writer = shared(self.writer.bind(py).as_super())?;
         let state = writer.state(py)?;
         let (column, cell) = self.cell(py, state)?;
         let mut bytes = Vec::new();

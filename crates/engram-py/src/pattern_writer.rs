@@ -8,21 +8,21 @@ use engram_core::Schema;
 use engram_core::writer::{PatternSet, Recorder, WriterOptions};
 use pyo3::prelude::*;
 
-use crate::gil::{ForkGuard, Timeout, exclusive, shared};
+use crate::gil::{Timeout, exclusive, shared};
+use crate::item_recorder::ItemRecorder;
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
 use crate::step_flattener::{StepEffects, StepFlattener};
 use crate::store::Store;
 use crate::structure::with_array_hint;
-use crate::writer::writer_options;
+use crate::trajectory_writer::writer_options;
+use crate::writer::{Writer, WriterState};
 use crate::{arguments, errors};
 
 /// Writes steps, and creates items as patterns declare.
-#[pyclass(module = "engram._engram")]
+#[pyclass(extends = Writer, module = "engram._engram")]
 #[derive(Debug)]
-pub(crate) struct PatternWriter {
-    state: ForkGuard<PatternState>,
-}
+pub(crate) struct PatternWriter;
 
 #[derive(Debug)]
 struct PatternState {
@@ -48,22 +48,17 @@ struct PatternState {
     appends: u64,
 }
 
+impl WriterState for PatternState {
+    fn parts(&self) -> (Option<&dyn ItemRecorder>, &Sender) {
+        (Some(&self.recorder), &self.sender)
+    }
+
+    fn parts_mut(&mut self) -> (Option<&mut dyn ItemRecorder>, &mut Sender) {
+        (Some(&mut self.recorder), &mut self.sender)
+    }
+}
+
 impl PatternState {
-    fn send(&mut self, py: Python<'_>) -> PyResult<()> {
-        let unsent = self.recorder.pending_items() - self.recorder.ready_items();
-        let ready = self.recorder.take_ready();
-        self.sender.send(py, ready, unsent)
-    }
-
-    /// Sends all items and waits until at most `allowed` of them are in flight.
-    fn flush(&mut self, py: Python<'_>, timeout: Timeout, allowed: usize) -> PyResult<()> {
-        self.recorder
-            .flush()
-            .map_err(|error| errors::to_py(py, &error))?;
-        self.send(py)?;
-        self.sender.wait(py, timeout, allowed)
-    }
-
     /// Compiles all patterns whose columns have had values.
     fn compile(&mut self, py: Python<'_>) -> PyResult<()> {
         let Some(structure) = self.steps.structure() else {
@@ -183,7 +178,7 @@ impl PatternState {
             .apply(&mut self.recorder, end_of_episode, |table, priority| {
                 sender.options(table).check_priority(priority)
             });
-        let sent = self.send(py);
+        let sent = self.sender.send(py, &mut self.recorder);
         applied.map_err(|error| errors::to_py(py, &error))?;
         sent
     }
@@ -207,7 +202,7 @@ impl PatternWriter {
         timeout: &Bound<'_, PyAny>,
         compression: &str,
         uniform: bool,
-    ) -> PyResult<Self> {
+    ) -> PyResult<PyClassInitializer<Self>> {
         let tables = store.tables(py)?;
         let timeout = Timeout::from_python(timeout)?;
         let options = writer_options(1, chunk_length, compression, py)?;
@@ -226,9 +221,7 @@ impl PatternWriter {
             uniform,
             appends: 0,
         };
-        Ok(Self {
-            state: ForkGuard::new("writer", state),
-        })
+        Ok(Writer::with_state(state).add_subclass(Self))
     }
 
     #[pyo3(
@@ -243,16 +236,16 @@ impl PatternWriter {
         let partial_step = partial_step.map_or(Ok(false), |value| {
             arguments::boolean("`partial_step`", value)
         })?;
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        this.state.get_mut(py)?.append(step, partial_step)
+        let mut this = exclusive(slf.as_super())?;
+        let state: &mut PatternState = this.state_mut(slf.py())?;
+        state.append(step, partial_step)
     }
 
     /// Appends the steps of a nest of arrays `[T, ...]`.
     fn append_steps(slf: &Bound<'_, Self>, steps: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        this.state.get_mut(py)?.append_steps(steps)
+        let mut this = exclusive(slf.as_super())?;
+        let state: &mut PatternState = this.state_mut(slf.py())?;
+        state.append_steps(steps)
     }
 
     /// Ends the episode, even if tables reject its last items. If the last steps cannot be compressed for lack of
@@ -264,12 +257,12 @@ impl PatternWriter {
     ) -> PyResult<()> {
         let clear = arguments::boolean("`clear`", clear)?;
         let py = slf.py();
-        let mut this = exclusive(slf)?;
+        let mut this = exclusive(slf.as_super())?;
         let timeout = Timeout::from_python(timeout)?;
-        let state = this.state.get_mut(py)?;
+        let state: &mut PatternState = this.state_mut(py)?;
         let applied = state.apply(py, true);
         let ended = state.recorder.end_episode(clear);
-        let sent = state.send(py);
+        let sent = state.sender.send(py, &mut state.recorder);
         let waited = state.sender.wait(py, timeout, 0);
         applied?;
         ended.map_err(|error| errors::to_py(py, &error))?;
@@ -277,81 +270,27 @@ impl PatternWriter {
         waited
     }
 
-    #[pyo3(signature = (timeout, allowed = 0))]
-    fn flush(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>, allowed: usize) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let timeout = Timeout::from_python(timeout)?;
-        this.state.get_mut(py)?.flush(py, timeout, allowed)
-    }
-
-    fn close(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let state = this.state.get_mut(py)?;
-        if state.sender.closed {
-            return Ok(());
-        }
-        state.flush(py, Timeout::from_python(timeout)?, 0)?;
-        state.sender.closed = true;
-        Ok(())
-    }
-
-    /// While false, writes do not wait for the items of earlier writes. An adder sets it to false where an error must
-    /// not interrupt it: between a row and the row's items, and at the end of an episode.
-    #[getter]
-    fn waits_for_tables(slf: &Bound<'_, Self>) -> PyResult<bool> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        Ok(this.state.get(py)?.sender.waits_for_tables)
-    }
-
-    #[setter]
-    fn set_waits_for_tables(slf: &Bound<'_, Self>, waits: bool) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        this.state.get_mut(py)?.sender.waits_for_tables = waits;
-        Ok(())
-    }
-
     #[getter]
     fn episode_steps(slf: &Bound<'_, Self>) -> PyResult<u64> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        Ok(this.state.get(py)?.recorder.episode_steps())
+        let this = shared(slf.as_super())?;
+        let state: &PatternState = this.state(slf.py())?;
+        Ok(state.recorder.episode_steps())
     }
 
     /// Number of appends whose step was recorded, partial steps included, even if an error about its items followed.
     /// Each step of `append_steps` counts.
     #[getter]
     fn appends(slf: &Bound<'_, Self>) -> PyResult<u64> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        Ok(this.state.get(py)?.appends)
+        let this = shared(slf.as_super())?;
+        let state: &PatternState = this.state(slf.py())?;
+        Ok(state.appends)
     }
 
     /// True if items wait for the open chunk to be sealed although it is full: the next step seals it, or a flush.
     #[getter]
     fn has_full_unsent_chunk(slf: &Bound<'_, Self>) -> PyResult<bool> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        Ok(this.state.get(py)?.recorder.has_full_unsent_chunk())
-    }
-
-    /// Number of created items that wait for a chunk that is not sealed: their own, or that of an earlier item.
-    #[getter]
-    fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        let recorder = &this.state.get(py)?.recorder;
-        Ok(recorder.pending_items() - recorder.ready_items())
-    }
-
-    #[getter]
-    fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        let state = this.state.get(py)?;
-        Ok(state.recorder.pending_items() + state.sender.items_left(py))
+        let this = shared(slf.as_super())?;
+        let state: &PatternState = this.state(slf.py())?;
+        Ok(state.recorder.has_full_unsent_chunk())
     }
 }

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{Timeout, wait_for};
+use crate::item_recorder::ItemRecorder;
 use crate::outbox::{AnyOutbox, WaitEnd};
 use crate::tables::Tables;
 
@@ -44,6 +45,8 @@ pub(crate) struct Sender {
     pub(crate) waits_for_tables: bool,
     /// Number of items that wait for an unfinished chunk, as last reported to `tables`.
     unsent: u64,
+    /// Error of an earlier item, which was noticed when a call had already stored its step. The next call raises it.
+    unreported: Option<PyErr>,
     stats: SendStats,
 }
 
@@ -108,6 +111,7 @@ impl Sender {
             closed: false,
             waits_for_tables: true,
             unsent: 0,
+            unreported: None,
             stats: SendStats::default(),
         }
     }
@@ -154,6 +158,9 @@ impl Sender {
     /// `BackpressureError` after the writer's timeout, or if no other thread could end the wait; the error of an
     /// earlier item, or that of a closed writer.
     pub(crate) fn wait_for_capacity(&mut self, py: Python<'_>) -> PyResult<()> {
+        if let Some(error) = self.unreported.take() {
+            return Err(error);
+        }
         if self.closed {
             return Err(errors::to_py(
                 py,
@@ -293,18 +300,18 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends items whose chunks are sealed. `unsent` is the number of items that wait for an unfinished chunk.
-    pub(crate) fn send(
+    /// Sends the items of a recorder whose chunks are sealed.
+    pub(crate) fn send<R: ItemRecorder + ?Sized>(
         &mut self,
         py: Python<'_>,
-        ready: impl ExactSizeIterator<Item = (u32, NewItem)> + Send,
-        unsent: usize,
+        recorder: &mut R,
     ) -> PyResult<()> {
-        let unsent = unsent as u64;
+        let unsent = recorder.unsent_items() as u64;
         if unsent != self.unsent {
             self.tables.update_unsent(self.unsent, unsent);
             self.unsent = unsent;
         }
+        let ready = recorder.take_ready();
         if ready.len() == 0 {
             return Ok(());
         }
@@ -313,6 +320,41 @@ impl Sender {
             return outbox.send(py, ready);
         }
         outbox.send(py, ready.inspect(|(_, item)| stats.count(item)))
+    }
+
+    /// Sends items as [`Sender::send`] does. If this fails, the next call raises the error: an error of this call would
+    /// mean that its step is not stored.
+    pub(crate) fn send_or_report_later(
+        &mut self,
+        py: Python<'_>,
+        recorder: &mut impl ItemRecorder,
+    ) {
+        if let Err(error) = self.send(py, recorder) {
+            self.unreported.get_or_insert(error);
+        }
+    }
+
+    /// Sends all items of a recorder, if there is one, and waits as [`Sender::wait`] does.
+    ///
+    /// # Errors
+    /// Those of [`Sender::wait`], or the error of an earlier item.
+    pub(crate) fn flush(
+        &mut self,
+        py: Python<'_>,
+        recorder: Option<&mut dyn ItemRecorder>,
+        timeout: Timeout,
+        allowed: usize,
+    ) -> PyResult<()> {
+        if let Some(error) = self.unreported.take() {
+            return Err(error);
+        }
+        if let Some(recorder) = recorder {
+            recorder
+                .flush()
+                .map_err(|error| errors::to_py(py, &error))?;
+            self.send(py, recorder)?;
+        }
+        self.wait(py, timeout, allowed)
     }
 
     /// Waits until at most `allowed` items are in flight; for 0, also until all items are durable.

@@ -9,20 +9,20 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::errors;
-use crate::gil::{ForkGuard, Timeout, exclusive, shared};
+use crate::gil::{Timeout, exclusive};
+use crate::item_recorder::ItemRecorder;
 use crate::leaf::{MIN_DETACHED_BYTES, bytes_of, prevent_resize};
 use crate::sender::Sender;
 use crate::store::Store;
+use crate::trajectory_writer::writer_options;
 use crate::vector_arguments::{Nest, read_final_observations, read_flags, read_rewards};
 use crate::vector_items::VectorItemsConfig;
-use crate::writer::writer_options;
+use crate::writer::{Writer, WriterState};
 
 /// Writes the transitions of N environments, and creates items that never cross the end of an episode.
-#[pyclass(module = "engram._engram")]
+#[pyclass(extends = Writer, module = "engram._engram")]
 #[derive(Debug)]
-pub(crate) struct VectorWriter {
-    state: ForkGuard<VectorState>,
-}
+pub(crate) struct VectorWriter;
 
 #[derive(Debug)]
 struct VectorState {
@@ -40,8 +40,6 @@ struct VectorState {
     first: Option<FirstObservations>,
     /// Set by the first step.
     recording: Option<Recording>,
-    /// Error of an earlier item, which was noticed when a call had already stored its step. The next call raises it.
-    unreported: Option<PyErr>,
 }
 
 /// Observations of all environments, and which of them are the first ones of an episode.
@@ -56,6 +54,18 @@ struct Recording {
     /// The action and, if the first step had any, the extras.
     others: Vec<Nest>,
     recorder: VectorRecorder,
+}
+
+impl WriterState for VectorState {
+    fn parts(&self) -> (Option<&dyn ItemRecorder>, &Sender) {
+        let recorder = (self.recording.as_ref()).map(|recording| &recording.recorder as _);
+        (recorder, &self.sender)
+    }
+
+    fn parts_mut(&mut self) -> (Option<&mut dyn ItemRecorder>, &mut Sender) {
+        let recorder = (self.recording.as_mut()).map(|recording| &mut recording.recorder as _);
+        (recorder, &mut self.sender)
+    }
 }
 
 impl VectorState {
@@ -88,7 +98,8 @@ impl VectorState {
             let bytes: Vec<_> = arrays.iter().map(bytes_of).collect();
             let reset = recording.recorder.reset(&bytes, &started);
             reset.map_err(|error| errors::to_py(py, &error))?;
-            self.send_or_report_later(py);
+            self.sender
+                .send_or_report_later(py, &mut recording.recorder);
             return Ok(());
         }
         let Some(first) = &mut self.first else {
@@ -198,7 +209,7 @@ impl VectorState {
             return Err(errors::to_py(py, &error));
         }
         self.first = None;
-        self.send_or_report_later(py);
+        self.sender.send_or_report_later(py, recorder);
         Ok(())
     }
 
@@ -295,48 +306,6 @@ impl VectorState {
         self.recording = Some(Recording { others, recorder });
         Ok(())
     }
-
-    /// Prepares for a call that writes.
-    ///
-    /// # Errors
-    /// The error of an earlier item, and those of [`Sender::wait_for_capacity`].
-    fn prepare(&mut self, py: Python<'_>) -> PyResult<()> {
-        match self.unreported.take() {
-            Some(error) => Err(error),
-            None => self.sender.wait_for_capacity(py),
-        }
-    }
-
-    /// Sends ready items. If this fails, the next call raises the error: an error of this call would mean that its step
-    /// is not stored.
-    fn send_or_report_later(&mut self, py: Python<'_>) {
-        if let Err(error) = self.send(py) {
-            self.unreported.get_or_insert(error);
-        }
-    }
-
-    fn send(&mut self, py: Python<'_>) -> PyResult<()> {
-        let Some(recording) = &mut self.recording else {
-            return Ok(());
-        };
-        let recorder = &mut recording.recorder;
-        let unsent = recorder.pending_items() - recorder.ready_items();
-        let ready = recorder.take_ready();
-        self.sender.send(py, ready, unsent)
-    }
-
-    /// Sends all items and waits until their tables have them.
-    fn flush(&mut self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
-        if let Some(error) = self.unreported.take() {
-            return Err(error);
-        }
-        if let Some(recording) = &mut self.recording {
-            let flushed = recording.recorder.flush();
-            flushed.map_err(|error| errors::to_py(py, &error))?;
-        }
-        self.send(py)?;
-        self.sender.wait(py, timeout, 0)
-    }
 }
 
 #[pymethods]
@@ -359,7 +328,7 @@ impl VectorWriter {
         max_waiting_items: Option<usize>,
         timeout: &Bound<'_, PyAny>,
         compression: &str,
-    ) -> PyResult<Self> {
+    ) -> PyResult<PyClassInitializer<Self>> {
         let tables = store.tables(py)?;
         let timeout = Timeout::from_python(timeout)?;
         let mode = match autoreset_mode {
@@ -381,11 +350,8 @@ impl VectorWriter {
             observations: None,
             first: None,
             recording: None,
-            unreported: None,
         };
-        Ok(Self {
-            state: ForkGuard::new("writer", state),
-        })
+        Ok(Writer::with_state(state).add_subclass(Self))
     }
 
     #[pyo3(signature = (obs, info = None, *, mask = None))]
@@ -397,9 +363,9 @@ impl VectorWriter {
     ) -> PyResult<()> {
         let py = slf.py();
         let _ = info;
-        let mut this = exclusive(slf)?;
-        let state = this.state.get_mut(py)?;
-        state.prepare(py)?;
+        let mut this = exclusive(slf.as_super())?;
+        let state: &mut VectorState = this.state_mut(py)?;
+        state.sender.wait_for_capacity(py)?;
         let none = py.None();
         state.reset(obs, mask.unwrap_or_else(|| none.bind(py)))
     }
@@ -417,43 +383,12 @@ impl VectorWriter {
         extras: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let state = this.state.get_mut(py)?;
-        state.prepare(py)?;
+        let mut this = exclusive(slf.as_super())?;
+        let state: &mut VectorState = this.state_mut(py)?;
+        state.sender.wait_for_capacity(py)?;
         let none = py.None();
         let none = none.bind(py);
         let (info, extras) = (info.unwrap_or(none), extras.unwrap_or(none));
         state.step(actions, obs, rewards, terminated, truncated, info, extras)
-    }
-
-    fn flush(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let timeout = Timeout::from_python(timeout)?;
-        this.state.get_mut(py)?.flush(py, timeout)
-    }
-
-    fn close(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let state = this.state.get_mut(py)?;
-        if state.sender.closed {
-            return Ok(());
-        }
-        state.flush(py, Timeout::from_python(timeout)?)?;
-        state.sender.closed = true;
-        Ok(())
-    }
-
-    #[getter]
-    fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        let state = this.state.get(py)?;
-        let recorded = state
-            .recording
-            .as_ref()
-            .map_or(0, |recording| recording.recorder.pending_items());
-        Ok(recorded + state.sender.items_left(py))
     }
 }

@@ -1,402 +1,85 @@
-//! The native class of `engram.TrajectoryWriter`.
+//! The base class of the native writers.
 
-use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::Arc;
+use std::any::Any;
+use std::fmt::Debug;
 
-use engram_core::pool::Pool;
-use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection, WriterOptions};
-use engram_core::{Compression, Error, Layout};
 use pyo3::prelude::*;
 
+use crate::errors;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
-use crate::history::{ColumnHistory, TrajectoryColumn};
+use crate::item_recorder::ItemRecorder;
 use crate::sender::Sender;
-use crate::step_flattener::{StepEffects, StepFlattener, StepLeaf};
-use crate::store::Store;
-use crate::structure::{Structure, with_array_hint, with_array_hint_for, with_history_hint};
-use crate::{arguments, errors};
 
-/// Writes steps, and creates items of slices of their history.
-#[pyclass(module = "engram._engram", weakref)]
+/// A writer: sends items and waits for their tables. Each kind of writer is a subclass with a state of its own.
+#[pyclass(subclass, module = "engram._engram")]
 #[derive(Debug)]
-pub(crate) struct TrajectoryWriter {
-    state: ForkGuard<TrajectoryState>,
+pub(crate) struct Writer {
+    state: ForkGuard<Box<dyn WriterState>>,
 }
 
-#[derive(Debug)]
-pub(crate) struct TrajectoryState {
-    pub(crate) recorder: Recorder,
-    /// Flattens and checks steps, and writes them into `recorder`.
-    pub(crate) steps: StepFlattener,
-    sender: Sender,
-    /// Position of the step with index 0 in `history`: the first one since the last `end_episode(clear=True)`.
-    first_indexed: u64,
-    /// Incremented when the structure changes, so that nests of column histories are rebuilt.
-    structure_version: u64,
-    /// Layouts of trajectories, by structure text.
-    layouts: HashMap<String, Arc<Layout>>,
-    /// Structure and layout of the last trajectory; the next one usually matches them.
-    last_trajectory: Option<(Structure, Arc<Layout>)>,
+/// The state of a writer of any kind.
+pub(crate) trait WriterState: Any + Debug + Send + Sync {
+    /// The recorder, which may not exist before the first step, and the sender.
+    fn parts(&self) -> (Option<&dyn ItemRecorder>, &Sender);
+
+    /// As [`WriterState::parts`], for changes.
+    fn parts_mut(&mut self) -> (Option<&mut dyn ItemRecorder>, &mut Sender);
 }
 
-/// Builds the options that all writers have.
-pub(crate) fn writer_options(
-    history: u64,
-    chunk_length: Option<usize>,
-    compression: &str,
-    py: Python<'_>,
-) -> PyResult<WriterOptions> {
-    let compression = match compression {
-        "auto" => Compression::Auto,
-        "delta" => Compression::Delta,
-        "off" => Compression::Off,
-        other => {
-            let text =
-                format!("`compression` must be \"auto\", \"delta\" or \"off\"; got {other:?}");
-            return Err(errors::invalid(py, text));
-        }
-    };
-    Ok(WriterOptions {
-        history,
-        chunk_length,
-        compression,
-    })
-}
-
-impl TrajectoryState {
-    /// Returns the pool of buffers for arrays.
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        self.sender.pool()
-    }
-
-    /// Positions of the steps that have an index in `history`. The recorder may no longer retain the first ones.
-    pub(crate) fn indexed_steps(&self) -> Range<u64> {
-        self.first_indexed..self.recorder.available_steps().end
-    }
-
-    fn send(&mut self, py: Python<'_>) -> PyResult<()> {
-        let unsent = self.recorder.pending_items() - self.recorder.ready_items();
-        let ready = self.recorder.take_ready();
-        self.sender.send(py, ready, unsent)
-    }
-
-    /// Sends all items and waits until at most `allowed` of them are in flight.
-    fn flush(&mut self, py: Python<'_>, timeout: Timeout, allowed: usize) -> PyResult<()> {
-        self.recorder
-            .flush()
-            .map_err(|error| errors::to_py(py, &error))?;
-        self.send(py)?;
-        self.sender.wait(py, timeout, allowed)
-    }
-
-    /// Returns the layout of a trajectory and its columns.
-    fn layout<'py>(
-        &mut self,
-        tree: &Bound<'py, PyAny>,
-    ) -> PyResult<(Arc<Layout>, Vec<Bound<'py, TrajectoryColumn>>)> {
-        let mut leaves = Vec::new();
-        let is_last_structure = match &self.last_trajectory {
-            Some((structure, _)) => structure.flatten(tree, &mut leaves)?,
-            None => false,
-        };
-        if !is_last_structure {
-            let (structure, new_leaves) = Structure::of(tree)?;
-            leaves = new_leaves;
-            let names = structure
-                .names
-                .iter()
-                .map(|name| name.as_str().into())
-                .collect();
-            let layout = Layout {
-                names,
-                structure: structure.text.as_str().into(),
-            };
-            // Items with a shared layout can be batched without comparing their layouts.
-            let shared = self
-                .layouts
-                .entry(structure.text.clone())
-                .or_insert_with(|| Arc::new(layout));
-            self.last_trajectory = Some((structure, Arc::clone(shared)));
-        }
-        let Some((structure, layout)) = &self.last_trajectory else {
-            return Ok((Arc::clone(&self.recorder.schema().layout), Vec::new()));
-        };
-        let columns = leaves
-            .into_iter()
-            .zip(&structure.names)
-            .map(|(leaf, name)| {
-                leaf.cast_into::<TrajectoryColumn>().map_err(|error| {
-                    let leaf = error.into_inner();
-                    let text = errors::class_name(&leaf).map(|class| {
-                        format!(
-                            "{} must be a slice of the writer's history, such as \
-                             writer.history[\"obs\"][-2:]; got {class}",
-                            describe_trajectory_column(name)
-                        )
-                    });
-                    errors::signature_about(tree.py(), text)
-                })
-            });
-        Ok((Arc::clone(layout), columns.collect::<PyResult<_>>()?))
-    }
-}
-
-/// Names a column of a trajectory in error texts. A trajectory that is one slice has one column, whose name is empty.
-fn describe_trajectory_column(name: &str) -> String {
-    if name.is_empty() {
-        "the trajectory".into()
-    } else {
-        format!("column `{name}` of the trajectory")
-    }
-}
-
-impl TrajectoryState {
-    /// The error of a failed `create_item`, for a trajectory or for the last steps.
-    fn creation_error(
-        &self,
-        py: Python<'_>,
-        error: &Error,
-        trajectory: Option<&Bound<'_, PyAny>>,
-    ) -> PyErr {
-        let error = errors::to_py(py, error);
-        match (trajectory, self.steps.structure()) {
-            (Some(nest), _) => with_history_hint(error, nest),
-            (None, Some(structure)) => {
-                let cells = &self.recorder.schema().cells;
-                let is_number = |leaf| {
-                    let column = self.steps.column(leaf);
-                    column.is_some_and(|column| cells[column].shape.is_empty())
-                };
-                with_array_hint_for(py, error, structure, is_number)
-            }
-            (None, None) => error,
-        }
-    }
-}
-
-impl TrajectoryWriter {
-    pub(crate) fn state(&self, py: Python<'_>) -> PyResult<&TrajectoryState> {
-        self.state.get(py)
-    }
-}
-
-#[pymethods]
-impl TrajectoryWriter {
-    #[new]
-    #[expect(clippy::too_many_arguments, reason = "one per keyword of Store.writer")]
-    fn new(
-        py: Python<'_>,
-        store: &Store,
-        history: u64,
-        chunk_length: Option<usize>,
-        max_in_flight_items: usize,
-        max_waiting_items: Option<usize>,
-        timeout: &Bound<'_, PyAny>,
-        compression: &str,
-    ) -> PyResult<Self> {
-        let tables = store.tables(py)?;
-        let timeout = Timeout::from_python(timeout)?;
-        let options = writer_options(history, chunk_length, compression, py)?;
-        let recorder = Recorder::new(options, tables.unique_number())
-            .map_err(|error| errors::to_py(py, &error))?;
-        let state = TrajectoryState {
-            recorder,
-            steps: StepFlattener::default(),
-            sender: Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout),
-            first_indexed: 0,
-            structure_version: 0,
-            layouts: HashMap::new(),
-            last_trajectory: None,
-        };
-        Ok(Self {
-            state: ForkGuard::new("writer", state),
+impl Writer {
+    /// Returns what creates a writer with this state.
+    pub(crate) fn with_state(state: impl WriterState) -> PyClassInitializer<Self> {
+        PyClassInitializer::from(Self {
+            state: ForkGuard::new("writer", Box::new(state)),
         })
     }
 
-    #[pyo3(
-        signature = (step, *, partial_step = None),
-        text_signature = "($self, step, *, partial_step=False)"
-    )]
-    fn append(
-        slf: &Bound<'_, Self>,
-        step: &Bound<'_, PyAny>,
-        partial_step: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        let partial_step = partial_step.map_or(Ok(false), |value| {
-            arguments::boolean("`partial_step`", value)
-        })?;
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let state = this.state.get_mut(py)?;
-        state.sender.wait_for_capacity(py)?;
-        let mut effects = StepEffects::default();
-        let wrote = state
-            .steps
-            .write(&mut state.recorder, step, false, &mut effects);
-        if effects.structure_changed {
-            state.structure_version += 1;
-        }
-        state
-            .steps
-            .finish(&mut state.recorder, partial_step, &effects, py, wrote)
-            .map_err(|error| with_array_hint(error, step))?;
-        state.send(py)
+    /// Returns the state of a writer of the kind that has states of type `S`.
+    ///
+    /// # Errors
+    /// Those of [`ForkGuard::get`].
+    pub(crate) fn state<S: WriterState>(&self, py: Python<'_>) -> PyResult<&S> {
+        let state: &dyn Any = &**self.state.get(py)?;
+        state.downcast_ref().ok_or_else(|| wrong_kind(py))
     }
 
-    /// Returns a new nest of column histories. The Python object that owns this writer stores it.
-    fn history(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        let Some(structure) = this.state(py)?.steps.structure() else {
-            let text = "`history` is not available before the first append".into();
-            return Err(errors::invalid(py, text));
-        };
-        let leaves = StepLeaf::all_of(structure)
-            .map(|leaf| Ok(Bound::new(py, ColumnHistory::new(slf, leaf)?)?.into_any()))
-            .collect::<PyResult<Vec<_>>>()?;
-        structure.unflatten(py, leaves).map(Bound::unbind)
+    /// Returns the state for changes, as [`Writer::state`] does.
+    ///
+    /// # Errors
+    /// Those of [`ForkGuard::get`].
+    pub(crate) fn state_mut<S: WriterState>(&mut self, py: Python<'_>) -> PyResult<&mut S> {
+        let state: &mut dyn Any = &mut **self.state.get_mut(py)?;
+        state.downcast_mut().ok_or_else(|| wrong_kind(py))
     }
+}
 
-    #[getter]
-    fn structure_version(slf: &Bound<'_, Self>) -> PyResult<u64> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        Ok(this.state(py)?.structure_version)
-    }
+/// The error of a method that was called with a writer of another class, which Python rules out.
+#[cold]
+fn wrong_kind(py: Python<'_>) -> PyErr {
+    errors::invalid(py, "a writer of another kind".into())
+}
 
-    /// Creates an item of slices of the history, or of the last `num_steps` steps.
-    #[pyo3(signature = (table, priority, trajectory, num_steps))]
-    fn create_item(
-        slf: &Bound<'_, Self>,
-        table: &Bound<'_, PyAny>,
-        priority: &Bound<'_, PyAny>,
-        trajectory: Option<&Bound<'_, PyAny>>,
-        num_steps: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<u64> {
-        let num_steps = num_steps
-            .map(|steps| arguments::integer("`num_steps`", steps))
-            .transpose()?;
-        let table = arguments::table_name("`table`", table)?;
-        let priority = arguments::number("`priority`", priority)?;
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let state = this.state.get_mut(py)?;
-        state.sender.wait_for_capacity(py)?;
-        let to_py = |error| errors::to_py(py, &error);
-        let number = state.sender.table_number(py, table)?;
-        let options = Arc::clone(state.sender.options(number));
-        options.check_priority(priority).map_err(to_py)?;
-        let key = state.recorder.next_key();
-        let check = |columns: &engram_core::writer::ItemColumns<'_>| match &options.signature {
-            Some(signature) => columns.check(&options.name, signature),
-            None => Ok(()),
-        };
-        let created = match (trajectory, num_steps) {
-            (None, Some(n)) => {
-                let n = u64::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| {
-                    errors::invalid(py, format!("`num_steps` must be at least 1; got {n}"))
-                })?;
-                state
-                    .recorder
-                    .create_item(number, key, priority, &Selection::Last(n), check)
-            }
-            (Some(tree), None) => {
-                let (layout, columns) = state
-                    .layout(tree)
-                    .map_err(|error| with_history_hint(error, tree))?;
-                let mut selections = Vec::with_capacity(columns.len());
-                for (column, name) in columns.iter().zip(&layout.names) {
-                    let column = column.get();
-                    if !column.is_of(slf) {
-                        let text = format!(
-                            "{} must be a slice of this writer's history; got one of another writer",
-                            describe_trajectory_column(name)
-                        );
-                        return Err(errors::signature(py, text));
-                    }
-                    let Some(source) = state.steps.column_of(&column.leaf) else {
-                        let text =
-                            format!("{} has never had a value", describe_trajectory_column(name));
-                        return Err(errors::signature(py, text));
-                    };
-                    selections.push(ColumnSelection {
-                        source,
-                        cells: column.cells(),
-                        squeeze: column.squeeze,
-                    });
-                }
-                let selection = Selection::Columns {
-                    layout: &layout,
-                    columns: &selections,
-                };
-                state
-                    .recorder
-                    .create_item(number, key, priority, &selection, check)
-            }
-            _ => {
-                let got = if trajectory.is_some() {
-                    "both"
-                } else {
-                    "neither"
-                };
-                let text = format!(
-                    "create_item needs exactly one of `trajectory` and `num_steps`; got {got}"
-                );
-                return Err(errors::invalid(py, text));
-            }
-        };
-        created.map_err(|error| state.creation_error(py, &error, trajectory))?;
-        state.send(py)?;
-        Ok(key)
-    }
-
+#[pymethods]
+impl Writer {
+    /// Sends all items, and waits until at most `allowed` of them are in flight.
     #[pyo3(signature = (timeout, allowed = 0))]
     fn flush(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>, allowed: usize) -> PyResult<()> {
         let py = slf.py();
         let mut this = exclusive(slf)?;
         let timeout = Timeout::from_python(timeout)?;
-        this.state.get_mut(py)?.flush(py, timeout, allowed)
-    }
-
-    /// Extends the history to at least the newest `history` steps.
-    fn extend_history(slf: &Bound<'_, Self>, history: u64) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        this.state.get_mut(py)?.recorder.extend_history(history);
-        Ok(())
-    }
-
-    fn end_episode(
-        slf: &Bound<'_, Self>,
-        timeout: &Bound<'_, PyAny>,
-        clear: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let clear = arguments::boolean("`clear`", clear)?;
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let timeout = Timeout::from_python(timeout)?;
-        let state = this.state.get_mut(py)?;
-        state
-            .recorder
-            .end_episode(clear)
-            .map_err(|error| errors::to_py(py, &error))?;
-        if clear {
-            state.first_indexed = state.recorder.available_steps().end;
-        }
-        state.send(py)?;
-        state.sender.wait(py, timeout, 0)
+        let (recorder, sender) = this.state.get_mut(py)?.parts_mut();
+        sender.flush(py, recorder, timeout, allowed)
     }
 
     fn close(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = slf.py();
         let mut this = exclusive(slf)?;
-        let state = this.state.get_mut(py)?;
-        if state.sender.closed {
+        let (recorder, sender) = this.state.get_mut(py)?.parts_mut();
+        if sender.closed {
             return Ok(());
         }
-        state.flush(py, Timeout::from_python(timeout)?, 0)?;
-        state.sender.closed = true;
+        sender.flush(py, recorder, Timeout::from_python(timeout)?, 0)?;
+        sender.closed = true;
         Ok(())
     }
 
@@ -404,41 +87,23 @@ impl TrajectoryWriter {
     /// not interrupt it: between a row and the row's items, and at the end of an episode.
     #[getter]
     fn waits_for_tables(slf: &Bound<'_, Self>) -> PyResult<bool> {
-        let py = slf.py();
         let this = shared(slf)?;
-        Ok(this.state.get(py)?.sender.waits_for_tables)
+        Ok(this.state.get(slf.py())?.parts().1.waits_for_tables)
     }
 
     #[setter]
     fn set_waits_for_tables(slf: &Bound<'_, Self>, waits: bool) -> PyResult<()> {
-        let py = slf.py();
         let mut this = exclusive(slf)?;
-        this.state.get_mut(py)?.sender.waits_for_tables = waits;
+        this.state.get_mut(slf.py())?.parts_mut().1.waits_for_tables = waits;
         Ok(())
-    }
-
-    #[getter]
-    fn episode_steps(slf: &Bound<'_, Self>) -> PyResult<u64> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        Ok(this.state.get(py)?.recorder.episode_steps())
-    }
-
-    /// True if items wait for the open chunk to be sealed although it is full: the next step seals it, or a flush.
-    #[getter]
-    fn has_full_unsent_chunk(slf: &Bound<'_, Self>) -> PyResult<bool> {
-        let py = slf.py();
-        let this = shared(slf)?;
-        Ok(this.state.get(py)?.recorder.has_full_unsent_chunk())
     }
 
     /// Number of created items that wait for a chunk that is not sealed: their own, or that of an earlier item.
     #[getter]
     fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
-        let py = slf.py();
         let this = shared(slf)?;
-        let recorder = &this.state.get(py)?.recorder;
-        Ok(recorder.pending_items() - recorder.ready_items())
+        let (recorder, _) = this.state.get(slf.py())?.parts();
+        Ok(recorder.map_or(0, ItemRecorder::unsent_items))
     }
 
     /// Number of created items that are not known to be in their table.
@@ -446,20 +111,7 @@ impl TrajectoryWriter {
     fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();
         let this = shared(slf)?;
-        let state = this.state.get(py)?;
-        Ok(state.recorder.pending_items() + state.sender.items_left(py))
-    }
-}
-
-impl TrajectoryColumn {
-    fn cells(&self) -> CellPositions<'_> {
-        match &self.positions {
-            crate::history::Positions::Range { first, stride, len } => CellPositions::Range {
-                first: *first,
-                stride: *stride,
-                len: *len,
-            },
-            crate::history::Positions::List(list) => CellPositions::List(list),
-        }
+        let (recorder, sender) = this.state.get(py)?.parts();
+        Ok(recorder.map_or(0, ItemRecorder::pending_items) + sender.items_left(py))
     }
 }

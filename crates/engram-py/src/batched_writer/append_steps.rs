@@ -3,7 +3,7 @@
 use engram_core::writer::BatchColumn;
 use pyo3::prelude::*;
 
-use super::{BatchedState, check_priority};
+use super::{BatchedState, check_priority, warn_of_lost_flags};
 use crate::errors;
 use crate::stacked_leaves::{Axis, StackedLeaves, with_stored_steps};
 use crate::structure::with_array_hint;
@@ -74,19 +74,16 @@ impl BatchedState {
             };
             // The items of full chunks are sent with the next step, as `append` does.
             recorder.make_room().map_err(to_py)?;
-            self.send(py)?;
+            self.sender.send(py, recorder)?;
             let steps = *appended..self.sender.run_end(py, *appended, total);
-            let Some((_, recorder)) = &mut self.recording else {
-                break;
-            };
             let tables = &self.tables;
             let accepts = |table, priority| check_priority(tables, table, priority);
             let run = py.detach(|| recorder.append_steps(columns, ends, (total, steps), &accepts));
             let run = run.map_err(to_py)?;
             *appended += run.steps;
             outcome = outcome.and(run.items.map(drop).map_err(to_py));
-            self.send(py)?;
-            self.warn_of_lost_flags(py)?;
+            self.sender.send(py, recorder)?;
+            warn_of_lost_flags(py, recorder)?;
         }
         outcome
     }

@@ -72,7 +72,7 @@ impl PatternState {
             self.sender.wait_for_capacity(py)?;
             // The items of a full chunk are sent with the next step, as `append` does.
             self.recorder.make_room().map_err(to_py)?;
-            self.send(py)?;
+            self.sender.send(py, &mut self.recorder)?;
             let steps = *appended..self.sender.run_end(py, *appended, total);
             let (recorder, patterns) = (&mut self.recorder, &mut self.patterns);
             let run = py.detach(|| {
@@ -86,7 +86,7 @@ impl PatternState {
             *appended += steps;
             self.appends += steps as u64;
             outcome = outcome.and(items.map(drop).map_err(to_py));
-            self.send(py)?;
+            self.sender.send(py, &mut self.recorder)?;
         }
         outcome
     }
