@@ -20,6 +20,7 @@ from engram.store import Store
 from engram.table import Table
 from engram.table_store import TableStore
 from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
+from engram.writer_options import WriterOptions
 
 __all__ = [
     "ArraySpec",
@@ -40,6 +41,7 @@ __all__ = [
     "TableInfo",
     "TableStore",
     "TrajectoryWriter",
+    "WriterOptions",
     "__version__",
     "adders",
     "buffers",

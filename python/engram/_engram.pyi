@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -305,11 +305,7 @@ class TrajectoryWriter(Writer):
         cls,
         store: Store,
         history: int,
-        chunk_length: int | None,
-        max_in_flight_items: int,
-        max_waiting_items: int | None,
-        timeout: float | None,
-        compression: str,
+        options: Mapping[str, object],  # an engram.WriterOptions with all keys
     ) -> TrajectoryWriter: ...
     def append(self, step: Any, *, partial_step: bool = False) -> None: ...
     @property
@@ -330,11 +326,7 @@ class PatternWriter(Writer):
         store: Store,
         patterns: int,  # number of patterns that `compile` returns
         compile: Any,  # function from the structure of a step to the compiled patterns
-        chunk_length: int | None,
-        max_in_flight_items: int,
-        max_waiting_items: int | None,
-        timeout: float | None,
-        compression: str,
+        options: Mapping[str, object],  # an engram.WriterOptions with all keys
         uniform: bool,  # True if every append has the same structure
     ) -> PatternWriter: ...
     def append(self, step: Any, *, partial_step: bool = False) -> None: ...
@@ -354,11 +346,7 @@ class BatchedWriter(Writer):
         store: Store,
         num_envs: int,
         compile: Any,  # function from the structure of a step to the compiled patterns
-        chunk_length: int | None,
-        max_in_flight_items: int,
-        max_waiting_items: int | None,
-        timeout: float | None,
-        compression: str,
+        options: Mapping[str, object],  # an engram.WriterOptions with all keys
     ) -> BatchedWriter: ...
     def append_batch(self, steps: Any, episode_ends: npt.NDArray[np.uint8] | None) -> None: ...
     # `episode_ends`: flags [N * T], and T
@@ -374,11 +362,7 @@ class VectorWriter(Writer):
         table_names: list[str],
         compile: Any,  # function from the structures of a step's nests to the compiled items
         final_observations: Any,  # engram.gymnasium.final_observations.final_observations
-        chunk_length: int | None,
-        max_in_flight_items: int,
-        max_waiting_items: int | None,
-        timeout: float | None,
-        compression: str,
+        options: Mapping[str, object],  # an engram.WriterOptions with all keys
     ) -> VectorWriter: ...
     def reset(self, obs: Any, info: Any = None, *, mask: npt.ArrayLike | None = None) -> None: ...
     def step(

@@ -123,9 +123,9 @@ class ForkedError(EngramError, RuntimeError):
 class BackpressureError(EngramError, RuntimeError):
     """A writer's `timeout` has passed while too many of its items waited for rate limiters or were in flight.
 
-    See `max_waiting_items` and `max_in_flight_items` of `Store.writer`. Also raised if the disk of a durable store
-    could not keep up during that time, and by a call that waits in the only thread of a process, so that nothing can be
-    sampled. `append`, `append_batch` and `create_item` have then stored nothing, and can be repeated. After
+    See `max_waiting_items` and `max_in_flight_items` of `engram.WriterOptions`. Also raised if the disk of a durable
+    store could not keep up during that time, and by a call that waits in the only thread of a process, so that nothing
+    can be sampled. `append`, `append_batch` and `create_item` have then stored nothing, and can be repeated. After
     `append_steps` and `insert_batch`, the text states how many steps or items are stored.
     """
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ from engram.patterns import Pattern
 from engram.rate_limiters import AnyRateLimiter
 from engram.scan import Order, Scan
 from engram.table import Table
-from engram.writer import DEFAULT_MAX_WAITING_ITEMS, BatchedWriter, Compression, PatternWriter, TrajectoryWriter
+from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
+from engram.writer_options import WriterOptions
 
 __all__ = ["TableStore"]
 
@@ -116,128 +117,56 @@ class TableStore:
         """
         return self._native.insert_batch(table, items, batch_priorities(priorities), timeout, time_axis)
 
-    def writer(
-        self,
-        *,
-        history: int = 64,
-        chunk_length: int | None = None,
-        max_in_flight_items: int = 1_024,
-        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
-        timeout: float | None = None,
-        compression: Compression = "auto",
-    ) -> TrajectoryWriter:
+    def writer(self, *, history: int = 64, **options: Unpack[WriterOptions]) -> TrajectoryWriter:
         """Creates a writer that builds items from arbitrary slices of its steps.
 
         Args:
             history: Number of most recent steps that items can refer to.
-            chunk_length: Number of steps per chunk. Default: as many as fit into about 16 KiB, from 1 to 16. Items
-                become visible at the first append after their chunk is full, at the end of an episode, or on `flush`.
-            max_in_flight_items: Maximum number of items in flight: sent, and not yet known to be in their tables.
-                `append` and `create_item` wait while this many items are in flight. They also wait briefly while more
-                than 4 MiB are in flight to a server.
-            max_waiting_items: Maximum number of items that wait because the rate limiters of their tables block
-                inserts. `append` and `create_item` wait while this many items wait. Items whose chunk is not full count
-                too, but only while others that were sent wait: alone, they never make a call wait. A call that creates
-                or sends several items may exceed the limit by their number. Default: 16. `None`: only
-                `max_in_flight_items` applies.
-            timeout: Seconds that `append` and `create_item` wait at these limits, while the write buffer of a durable
-                store is full, or for a server's description of a table. `None` waits forever; but in the only thread of
-                a process, a wait for its own tables ends with a `BackpressureError`. With 0, a call waits only for
-                replies of a server: up to 0.4 s each, up to 5 s for the first one on a connection.
-            compression: `"auto"` compresses large columns if that saves memory. `"off"` never compresses. `"delta"`
-                compresses integers as differences between steps, which suits images that change little.
+            **options: Options of `engram.WriterOptions`.
 
         Returns:
             The writer. It belongs to one thread.
 
         Raises:
             InvalidArgumentError: An argument is invalid.
+            TypeError: An option is unknown.
         """
-        return TrajectoryWriter(
-            self,
-            history=history,
-            chunk_length=chunk_length,
-            max_in_flight_items=max_in_flight_items,
-            max_waiting_items=max_waiting_items,
-            timeout=timeout,
-            compression=compression,
-        )
+        return TrajectoryWriter(self, history=history, **options)
 
-    def pattern_writer(
-        self,
-        patterns: Sequence[Pattern],
-        *,
-        chunk_length: int | None = None,
-        max_in_flight_items: int = 1_024,
-        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
-        timeout: float | None = None,
-        compression: Compression = "auto",
-    ) -> PatternWriter:
+    def pattern_writer(self, patterns: Sequence[Pattern], **options: Unpack[WriterOptions]) -> PatternWriter:
         """Creates a writer whose items are declared as patterns.
 
         Args:
             patterns: Patterns that create the items; at least one.
-            chunk_length: As in `writer`.
-            max_in_flight_items: As in `writer`.
-            max_waiting_items: As in `writer`.
-            timeout: As in `writer`, in seconds.
-            compression: As in `writer`.
+            **options: Options of `engram.WriterOptions`.
 
         Returns:
             The writer. It belongs to one thread.
 
         Raises:
             InvalidArgumentError: An argument is invalid.
+            TypeError: An option is unknown.
         """
-        return PatternWriter(
-            self,
-            patterns,
-            chunk_length=chunk_length,
-            max_in_flight_items=max_in_flight_items,
-            max_waiting_items=max_waiting_items,
-            timeout=timeout,
-            compression=compression,
-        )
+        return PatternWriter(self, patterns, **options)
 
     def batched_writer(
-        self,
-        num_envs: int,
-        patterns: Sequence[Pattern],
-        *,
-        chunk_length: int | None = None,
-        max_in_flight_items: int = 65_536,
-        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
-        timeout: float | None = None,
-        compression: Compression = "auto",
+        self, num_envs: int, patterns: Sequence[Pattern], **options: Unpack[WriterOptions]
     ) -> BatchedWriter:
         """Creates a writer for environments that step together, whose items are declared as patterns.
 
         Args:
             num_envs: Number of environments.
             patterns: Patterns that create the items of each environment; at least one.
-            chunk_length: Number of steps of each environment per chunk, as in `writer`. If a step is below 1 KiB,
-                several environments share a chunk of up to about 128 KiB.
-            max_in_flight_items: As in `writer`, for all environments together.
-            max_waiting_items: As in `writer`, for all environments together.
-            timeout: As in `writer`, in seconds.
-            compression: As in `writer`. Chunks that several environments share are not compressed.
+            **options: Options of `engram.WriterOptions`.
 
         Returns:
             The writer. It belongs to one thread.
 
         Raises:
             InvalidArgumentError: An argument is invalid.
+            TypeError: An option is unknown.
         """
-        return BatchedWriter(
-            self,
-            num_envs,
-            patterns,
-            chunk_length=chunk_length,
-            max_in_flight_items=max_in_flight_items,
-            max_waiting_items=max_waiting_items,
-            timeout=timeout,
-            compression=compression,
-        )
+        return BatchedWriter(self, num_envs, patterns, **options)
 
     def sample(
         self,

@@ -6,7 +6,7 @@ an episode, or on `flush`. A writer belongs to one thread; a store can have any 
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +15,12 @@ from engram import _checks, _engram
 from engram._closing_context import ClosingContext
 from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError
 from engram.patterns import Pattern, checked_patterns, pattern_compiler
+from engram.writer_options import Compression, WriterOptions, checked_options
 
 if TYPE_CHECKING:
     from engram.table_store import TableStore
 
 __all__ = ["BatchedWriter", "Compression", "PatternWriter", "TrajectoryWriter"]
-
-DEFAULT_MAX_WAITING_ITEMS = 16
-"""Default of `max_waiting_items`; see `Store.writer`."""
-
-Compression: TypeAlias = Literal["auto", "delta", "off"]
-"""Compression of chunks; see `Store.writer`."""
 
 
 class _Writer(ClosingContext):
@@ -128,26 +123,11 @@ class TrajectoryWriter(_StepWriter):
 
     _shown = ("episode_steps", "pending_items")
 
-    def __init__(
-        self,
-        store: "TableStore",
-        *,
-        history: int,
-        chunk_length: int | None,
-        max_in_flight_items: int,
-        max_waiting_items: int | None,
-        timeout: float | None,
-        compression: Compression,
-    ) -> None:
-        _checks.choice("`compression`", compression, ("auto", "delta", "off"))
+    def __init__(self, store: "TableStore", *, history: int, **options: Unpack[WriterOptions]) -> None:
         self._native: _engram.TrajectoryWriter = _engram.TrajectoryWriter(
             store._native,  # noqa: SLF001, the store's native object
             _checks.integer("`history`", history),
-            _checks.optional_integer("`chunk_length`", chunk_length),
-            _checks.integer("`max_in_flight_items`", max_in_flight_items),
-            _checks.optional_integer("`max_waiting_items`", max_waiting_items),
-            timeout,
-            compression,
+            checked_options(options),
         )
         self._history: Any = None
         self._history_version = -1  # the native `structure_version` that `_history` was created for; -1: none yet
@@ -244,25 +224,16 @@ class PatternWriter(_StepWriter):
         store: "TableStore",
         patterns: Sequence[Pattern],
         *,
-        chunk_length: int | None,
-        max_in_flight_items: int,
-        max_waiting_items: int | None,
-        timeout: float | None,
-        compression: Compression,
         uniform: bool = False,  # True if every append has the same structure, including appends of partial steps
+        **options: Unpack[WriterOptions],
     ) -> None:
-        _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_patterns(patterns)
         self._tables = sorted({pattern.table for pattern in checked})
         self._native: _engram.PatternWriter = _engram.PatternWriter(
             store._native,  # noqa: SLF001, the store's native object
             len(checked),
             pattern_compiler(checked),
-            _checks.optional_integer("`chunk_length`", chunk_length),
-            _checks.integer("`max_in_flight_items`", max_in_flight_items),
-            _checks.optional_integer("`max_waiting_items`", max_waiting_items),
-            timeout,
-            compression,
+            checked_options(options),
             uniform,
         )
         # As in `TrajectoryWriter`: calls skip the Python method below.
@@ -326,18 +297,8 @@ class BatchedWriter(_Writer):
     _shown = ("_num_envs", "_tables", "pending_items")
 
     def __init__(
-        self,
-        store: "TableStore",
-        num_envs: int,
-        patterns: Sequence[Pattern],
-        *,
-        chunk_length: int | None,
-        max_in_flight_items: int,
-        max_waiting_items: int | None,
-        timeout: float | None,
-        compression: Compression,
+        self, store: "TableStore", num_envs: int, patterns: Sequence[Pattern], **options: Unpack[WriterOptions]
     ) -> None:
-        _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_patterns(patterns)
         self._tables = sorted({pattern.table for pattern in checked})
         self._num_envs = _checks.integer("`num_envs`", num_envs)
@@ -345,11 +306,7 @@ class BatchedWriter(_Writer):
             store._native,  # noqa: SLF001, the store's native object
             self._num_envs,
             pattern_compiler(checked),
-            _checks.optional_integer("`chunk_length`", chunk_length),
-            _checks.integer("`max_in_flight_items`", max_in_flight_items),
-            _checks.optional_integer("`max_waiting_items`", max_waiting_items),
-            timeout,
-            compression,
+            checked_options(options, max_in_flight_items=65_536),
         )
 
     def append_batch(self, steps: Any, *, episode_ends: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest

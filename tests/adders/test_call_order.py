@@ -101,6 +101,15 @@ def test_bad_timeouts_are_rejected(make, timeout, text):
         adder.add(np.float32(0), timesteps([1])[1])
 
 
+def test_unknown_options_are_rejected(make):
+    text = (
+        "unknown argument `max_waiting`; the options that all writers and adders accept are `chunk_length`, "
+        "`max_in_flight_items`, `max_waiting_items`, `timeout`, `compression`"
+    )
+    with Store([queue()]) as store, raises(TypeError, text):
+        make(store, max_waiting=3)
+
+
 def test_closing_twice_is_allowed(make):
     with Store([queue()]) as store:
         adder = make(store)

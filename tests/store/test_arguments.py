@@ -6,6 +6,7 @@ from support import raises
 import engram
 from engram import Dataset, Pattern, Store, Table
 from engram.errors import InvalidArgumentError
+from engram.gymnasium import Transitions, VectorWriter
 
 TABLE = "`table` must be a str, the name of a table; got 3 (int)"
 TIMEOUT = "`timeout` must be a number of seconds, at least 0, or None to wait forever; got 'x' (str)"
@@ -37,6 +38,26 @@ BOOLEAN = "must be True or False; got 'yes' (str)"
 )
 def test_methods_of_a_store_reject_wrong_types(open_store, call, text):
     with raises(InvalidArgumentError, text):
+        call(open_store(Table("t")))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.writer(max_waiting=3),
+        lambda store: store.pattern_writer([Pattern("t", num_steps=1)], max_waiting=3),
+        lambda store: store.batched_writer(1, [Pattern("t", num_steps=1)], max_waiting=3),
+        lambda store: VectorWriter(
+            store, 1, [Transitions("t", discount=0.5)], autoreset_mode="DISABLED", max_waiting=3
+        ),
+    ],
+)
+def test_writers_reject_unknown_options(open_store, call):
+    text = (
+        "unknown argument `max_waiting`; the options that all writers and adders accept are `chunk_length`, "
+        "`max_in_flight_items`, `max_waiting_items`, `timeout`, `compression`"
+    )
+    with raises(TypeError, text):
         call(open_store(Table("t")))
 
 

@@ -20,8 +20,7 @@ use crate::sender::Sender;
 use crate::step_flattener::structure_differs;
 use crate::store::Store;
 use crate::structure::{Structure, with_array_hint};
-use crate::trajectory_writer::writer_options;
-use crate::writer::{Writer, WriterState};
+use crate::writer::{Writer, WriterConfig, WriterState};
 
 /// Writes one step of N environments at a time, and creates items as patterns declare.
 #[pyclass(extends = Writer, module = "engram._engram")]
@@ -264,28 +263,19 @@ impl BatchedState {
 #[pymethods]
 impl BatchedWriter {
     #[new]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one per keyword of Store.batched_writer"
-    )]
     fn new(
         py: Python<'_>,
         store: &Store,
         num_envs: usize,
         compile: Py<PyAny>,
-        chunk_length: Option<usize>,
-        max_in_flight_items: usize,
-        max_waiting_items: Option<usize>,
-        timeout: &Bound<'_, PyAny>,
-        compression: &str,
+        options: WriterConfig,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let tables = store.tables(py)?;
-        let timeout = Timeout::from_python(timeout)?;
+        let sender = options.sender(py, store)?;
         let state = BatchedState {
-            options: writer_options(1, chunk_length, compression, py)?,
+            options: options.recorder_options(1),
             num_envs,
             recording: None,
-            sender: Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout),
+            sender,
             compile,
             patterns: Vec::new(),
             tables: Vec::new(),

@@ -15,8 +15,7 @@ use crate::sender::Sender;
 use crate::step_flattener::{StepEffects, StepFlattener};
 use crate::store::Store;
 use crate::structure::with_array_hint;
-use crate::trajectory_writer::writer_options;
-use crate::writer::{Writer, WriterState};
+use crate::writer::{Writer, WriterConfig, WriterState};
 use crate::{arguments, errors};
 
 /// Writes steps, and creates items as patterns declare.
@@ -187,31 +186,22 @@ impl PatternState {
 #[pymethods]
 impl PatternWriter {
     #[new]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one per keyword of Store.pattern_writer"
-    )]
     fn new(
         py: Python<'_>,
         store: &Store,
         patterns: usize,
         compile: Py<PyAny>,
-        chunk_length: Option<usize>,
-        max_in_flight_items: usize,
-        max_waiting_items: Option<usize>,
-        timeout: &Bound<'_, PyAny>,
-        compression: &str,
+        options: WriterConfig,
         uniform: bool,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let tables = store.tables(py)?;
-        let timeout = Timeout::from_python(timeout)?;
-        let options = writer_options(1, chunk_length, compression, py)?;
-        let recorder = Recorder::new(options.clone(), tables.unique_number())
+        let sender = options.sender(py, store)?;
+        let options = options.recorder_options(1);
+        let recorder = Recorder::new(options.clone(), sender.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let state = PatternState {
             recorder,
             steps: StepFlattener::default(),
-            sender: Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout),
+            sender,
             patterns: PatternSet::new(patterns),
             compile,
             compiled: false,

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use engram_core::pool::Pool;
-use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection, WriterOptions};
-use engram_core::{Compression, Error, Layout};
+use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection};
+use engram_core::{Error, Layout};
 use pyo3::prelude::*;
 
 use crate::gil::{Timeout, exclusive, shared};
@@ -16,7 +16,7 @@ use crate::sender::Sender;
 use crate::step_flattener::{StepEffects, StepFlattener, StepLeaf};
 use crate::store::Store;
 use crate::structure::{Structure, with_array_hint, with_array_hint_for, with_history_hint};
-use crate::writer::{Writer, WriterState};
+use crate::writer::{Writer, WriterConfig, WriterState};
 use crate::{arguments, errors};
 
 /// Writes steps, and creates items of slices of their history.
@@ -38,30 +38,6 @@ pub(crate) struct TrajectoryState {
     layouts: HashMap<String, Arc<Layout>>,
     /// Structure and layout of the last trajectory; the next one usually matches them.
     last_trajectory: Option<(Structure, Arc<Layout>)>,
-}
-
-/// Builds the options that all writers have.
-pub(crate) fn writer_options(
-    history: u64,
-    chunk_length: Option<usize>,
-    compression: &str,
-    py: Python<'_>,
-) -> PyResult<WriterOptions> {
-    let compression = match compression {
-        "auto" => Compression::Auto,
-        "delta" => Compression::Delta,
-        "off" => Compression::Off,
-        other => {
-            let text =
-                format!("`compression` must be \"auto\", \"delta\" or \"off\"; got {other:?}");
-            return Err(errors::invalid(py, text));
-        }
-    };
-    Ok(WriterOptions {
-        history,
-        chunk_length,
-        compression,
-    })
 }
 
 impl WriterState for TrajectoryState {
@@ -173,26 +149,19 @@ impl TrajectoryState {
 #[pymethods]
 impl TrajectoryWriter {
     #[new]
-    #[expect(clippy::too_many_arguments, reason = "one per keyword of Store.writer")]
     fn new(
         py: Python<'_>,
         store: &Store,
         history: u64,
-        chunk_length: Option<usize>,
-        max_in_flight_items: usize,
-        max_waiting_items: Option<usize>,
-        timeout: &Bound<'_, PyAny>,
-        compression: &str,
+        options: WriterConfig,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let tables = store.tables(py)?;
-        let timeout = Timeout::from_python(timeout)?;
-        let options = writer_options(history, chunk_length, compression, py)?;
-        let recorder = Recorder::new(options, tables.unique_number())
+        let sender = options.sender(py, store)?;
+        let recorder = Recorder::new(options.recorder_options(history), sender.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let state = TrajectoryState {
             recorder,
             steps: StepFlattener::default(),
-            sender: Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout),
+            sender,
             first_indexed: 0,
             structure_version: 0,
             layouts: HashMap::new(),

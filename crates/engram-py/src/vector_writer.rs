@@ -9,15 +9,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::errors;
-use crate::gil::{Timeout, exclusive};
+use crate::gil::exclusive;
 use crate::item_recorder::ItemRecorder;
 use crate::leaf::{MIN_DETACHED_BYTES, bytes_of, prevent_resize};
 use crate::sender::Sender;
 use crate::store::Store;
-use crate::trajectory_writer::writer_options;
 use crate::vector_arguments::{Nest, read_final_observations, read_flags, read_rewards};
 use crate::vector_items::VectorItemsConfig;
-use crate::writer::{Writer, WriterState};
+use crate::writer::{Writer, WriterConfig, WriterState};
 
 /// Writes the transitions of N environments, and creates items that never cross the end of an episode.
 #[pyclass(extends = Writer, module = "engram._engram")]
@@ -323,25 +322,19 @@ impl VectorWriter {
         table_names: Vec<String>,
         compile: Py<PyAny>,
         final_observations: Py<PyAny>,
-        chunk_length: Option<usize>,
-        max_in_flight_items: usize,
-        max_waiting_items: Option<usize>,
-        timeout: &Bound<'_, PyAny>,
-        compression: &str,
+        options: WriterConfig,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let tables = store.tables(py)?;
-        let timeout = Timeout::from_python(timeout)?;
         let mode = match autoreset_mode {
             "SAME_STEP" => AutoresetMode::SameStep,
             "DISABLED" => AutoresetMode::Disabled,
             _ => AutoresetMode::NextStep,
         };
-        let mut sender = Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout);
+        let mut sender = options.sender(py, store)?;
         for name in table_names {
             sender.table_number(py, &name)?;
         }
         let state = VectorState {
-            options: writer_options(1, chunk_length, compression, py)?,
+            options: options.recorder_options(1),
             num_envs,
             mode,
             sender,

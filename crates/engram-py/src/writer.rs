@@ -1,14 +1,17 @@
-//! The base class of the native writers.
+//! The base class of the native writers, and the options that all of them have.
 
 use std::any::Any;
 use std::fmt::Debug;
 
+use engram_core::Compression;
+use engram_core::writer::WriterOptions;
 use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::item_recorder::ItemRecorder;
 use crate::sender::Sender;
+use crate::store::Store;
 
 /// A writer: sends items and waits for their tables. Each kind of writer is a subclass with a state of its own.
 #[pyclass(subclass, module = "engram._engram")]
@@ -24,6 +27,43 @@ pub(crate) trait WriterState: Any + Debug + Send + Sync {
 
     /// As [`WriterState::parts`], for changes.
     fn parts_mut(&mut self) -> (Option<&mut dyn ItemRecorder>, &mut Sender);
+}
+
+/// An `engram.WriterOptions` with all keys, which Python has checked.
+#[derive(Debug, FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct WriterConfig {
+    chunk_length: Option<usize>,
+    max_in_flight_items: usize,
+    max_waiting_items: Option<usize>,
+    /// In seconds; `None` means no limit.
+    timeout: Option<f64>,
+    compression: String,
+}
+
+impl WriterConfig {
+    /// Returns the options of a recorder that retains the last `history` steps.
+    pub(crate) fn recorder_options(self, history: u64) -> WriterOptions {
+        WriterOptions {
+            history,
+            chunk_length: self.chunk_length,
+            compression: match self.compression.as_str() {
+                "delta" => Compression::Delta,
+                "off" => Compression::Off,
+                _ => Compression::Auto,
+            },
+        }
+    }
+
+    /// Returns a new sender to the tables of a store.
+    pub(crate) fn sender(&self, py: Python<'_>, store: &Store) -> PyResult<Sender> {
+        Ok(Sender::new(
+            &store.tables(py)?,
+            self.max_in_flight_items,
+            self.max_waiting_items,
+            Timeout::from_seconds(self.timeout),
+        ))
+    }
 }
 
 impl Writer {

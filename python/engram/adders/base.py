@@ -85,7 +85,7 @@ class Adder(ClosingContext):
 
         Args:
             items: Creates the items.
-            timeout: Seconds that `add` and `reset` wait for tables; see `Store.writer`. None: wait forever.
+            timeout: Seconds that `add` and `reset` wait for tables; see `WriterOptions`. None: wait forever.
         """
         self._items = items
         self._timeout = timeout

@@ -1,7 +1,7 @@
 """An adder of whole episodes."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from engram.adders.item_writers import Priority, TrajectoryItemWriter, same_sche
 from engram.adders.step import Step, is_text, map_leaves, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.table_store import TableStore
-from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
+from engram.writer_options import WriterOptions
 
 __all__ = ["EpisodeAdder", "PaddingFn"]
 
@@ -41,10 +41,7 @@ class EpisodeAdder(Adder):
         *,
         priority_fns: Mapping[str, Priority | None] | None = None,
         padding_fn: PaddingFn | None = None,
-        chunk_length: int | None = None,
-        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
-        timeout: float | None = None,
-        compression: Compression = "auto",
+        **options: Unpack[WriterOptions],
     ) -> None:
         """Opens an adder.
 
@@ -59,33 +56,20 @@ class EpisodeAdder(Adder):
                 `numpy.zeros`; episodes are padded to `max_sequence_length` rows. Text is padded with empty text. An
                 error of the function is raised by the `add` that ends the episode, and no item is created. Default:
                 None, items are as long as their episodes.
-            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
-                `Store.writer`.
-            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
-                `Store.writer`. Default: 16; None: as many as a writer has in flight, 1,024.
-            timeout: Seconds that `add` and `reset` wait for tables; see `Store.writer`. Default: None, wait forever.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
-                `Store.writer`. Default: `"auto"`.
+            **options: Options of `engram.WriterOptions`.
 
         Raises:
             InvalidArgumentError: An argument has a type or value that is not allowed.
+            TypeError: An option is unknown.
         """
         _checks.instance_of("`client`", client, TableStore, "an engram.Store or an engram.Client")
-        _checks.seconds("`timeout`", timeout)
         if padding_fn is not None and not callable(padding_fn):
             raise InvalidArgumentError(f"`padding_fn` must be a function of a shape and a dtype; got {padding_fn!r}")
         self._max_rows = _checks.integer("`max_sequence_length`", max_sequence_length, low=2)
         self._padding_fn = padding_fn
         self._schedules = same_schedules(priority_fns, self._max_rows, self._max_rows)
-        self._item_writer = TrajectoryItemWriter(
-            client,
-            self._schedules,
-            chunk_length=chunk_length,
-            max_waiting_items=max_waiting_items,
-            timeout=timeout,
-            compression=compression,
-        )
-        super().__init__(self._item_writer, timeout)
+        self._item_writer = TrajectoryItemWriter(client, self._schedules, **options)
+        super().__init__(self._item_writer, options.get("timeout"))
 
     def _add(self, row: Step) -> None:
         if self._item_writer.num_rows + 2 > self._max_rows:

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Unpack, cast
 
 from engram import _checks
 from engram.adders.base import ItemWriter
@@ -12,7 +12,8 @@ from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, copy_leaf, map_leav
 from engram.errors import InvalidArgumentError, ItemError
 from engram.patterns import Condition, Pattern, column, step_index
 from engram.table_store import TableStore
-from engram.writer import Compression, PatternWriter, TrajectoryWriter
+from engram.writer import PatternWriter, TrajectoryWriter
+from engram.writer_options import WriterOptions
 
 __all__ = [
     "BaseItemWriter",
@@ -117,27 +118,16 @@ def open_item_writer(
     schedules: Sequence[ItemSchedule],
     *,
     single_items: bool = False,
-    chunk_length: int | None,
-    max_waiting_items: int | None,
-    timeout: float | None,
-    compression: Compression,
+    **options: Unpack[WriterOptions],
 ) -> ScheduledItemWriter:
     """Opens a writer for the schedules: patterns create the items, unless items must be created one by one.
 
     Items must be created one by one with `single_items`, or if functions inspect the data of an item first.
     """
     _checks.instance_of("`client`", store, TableStore, "an engram.Store or an engram.Client")
-    _checks.seconds("`timeout`", timeout)
     single_items = single_items or any(schedule.depends_on_data() for schedule in schedules)
     kind = TrajectoryItemWriter if single_items else PatternItemWriter
-    return kind(
-        store,
-        schedules,
-        chunk_length=chunk_length,
-        max_waiting_items=max_waiting_items,
-        timeout=timeout,
-        compression=compression,
-    )
+    return kind(store, schedules, **options)
 
 
 def padding_rows(items: ScheduledItemWriter, schedules: Sequence[ItemSchedule]) -> range:
@@ -208,27 +198,12 @@ class BaseItemWriter:
 class PatternItemWriter(BaseItemWriter):
     """Creates items with patterns: one native call per row."""
 
-    def __init__(
-        self,
-        store: TableStore,
-        schedules: Sequence[ItemSchedule],
-        *,
-        chunk_length: int | None,
-        max_waiting_items: int | None,
-        timeout: float | None,
-        compression: Compression,
-    ) -> None:
+    def __init__(self, store: TableStore, schedules: Sequence[ItemSchedule], **options: Unpack[WriterOptions]) -> None:
         # With one schedule, padding ends at its own boundary, and no item has only padding as new rows. With several,
         # padding continues to the furthest boundary; a column counts the padding, so that such items are not created.
         self._counts_padding = len({(schedule.length, schedule.period) for schedule in schedules}) > 1
         patterns = [pattern for schedule in schedules for pattern in self._patterns(schedule)]
-        self._writer: PatternWriter = store.pattern_writer(
-            patterns,
-            chunk_length=chunk_length,
-            max_waiting_items=max_waiting_items,
-            timeout=timeout,
-            compression=compression,
-        )
+        self._writer: PatternWriter = store.pattern_writer(patterns, **options)
 
     def _patterns(self, schedule: ItemSchedule) -> list[Pattern]:
         def select(row: Any) -> Any:  # noqa: ANN401, nests
@@ -252,25 +227,10 @@ class PatternItemWriter(BaseItemWriter):
 class TrajectoryItemWriter(BaseItemWriter):
     """Creates items one by one, because functions inspect each of them first or their lengths differ."""
 
-    def __init__(
-        self,
-        store: TableStore,
-        schedules: Sequence[ItemSchedule],
-        *,
-        chunk_length: int | None,
-        max_waiting_items: int | None,
-        timeout: float | None,
-        compression: Compression,
-    ) -> None:
+    def __init__(self, store: TableStore, schedules: Sequence[ItemSchedule], **options: Unpack[WriterOptions]) -> None:
         self._schedules = schedules
         history = max(schedule.length for schedule in schedules)
-        self._writer: TrajectoryWriter = store.writer(
-            history=history,
-            chunk_length=chunk_length,
-            max_waiting_items=max_waiting_items,
-            timeout=timeout,
-            compression=compression,
-        )
+        self._writer: TrajectoryWriter = store.writer(history=history, **options)
         inspected = [schedule.length for schedule in schedules if schedule.should_insert is not None]
         self._newest_rows: deque[Any] = deque(maxlen=max(inspected, default=0))  # for `should_insert`
 

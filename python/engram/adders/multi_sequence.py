@@ -1,7 +1,7 @@
 """An adder of sequences of several lengths for several tables, with filters."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from engram import _checks
 from engram.adders.base import Adder
@@ -9,7 +9,7 @@ from engram.adders.item_writers import ItemSchedule, Priority, open_item_writer,
 from engram.adders.step import Step, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.table_store import TableStore
-from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
+from engram.writer_options import WriterOptions
 
 __all__ = ["MultiSequenceAdder"]
 
@@ -34,10 +34,7 @@ class MultiSequenceAdder(Adder):
         should_insert_fns: Mapping[str, Callable[[list[Step]], bool]] | None = None,
         pad_end_of_episode: bool = True,
         final_row: bool = True,
-        chunk_length: int | None = None,
-        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
-        timeout: float | None = None,
-        compression: Compression = "auto",
+        **options: Unpack[WriterOptions],
     ) -> None:
         """Opens an adder.
 
@@ -53,17 +50,12 @@ class MultiSequenceAdder(Adder):
                 in no item. Default: True.
             final_row: Write the row after an episode's last transition, with the final observation and zeros. If False,
                 the final observation is not stored, and all rows except padding have an observed reward. Default: True.
-            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
-                `Store.writer`.
-            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
-                `Store.writer`. Default: 16; None: as many as a writer has in flight, 1,024.
-            timeout: Seconds that `add` and `reset` wait for tables; see `Store.writer`. Default: None, wait forever.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
-                `Store.writer`. Default: `"auto"`.
+            **options: Options of `engram.WriterOptions`.
 
         Raises:
             InvalidArgumentError: The mappings do not have the same tables, or an argument has a type or value that is
                 not allowed.
+            TypeError: An option is unknown.
         """
         mappings: dict[str, Mapping[str, Any]] = {"sequence_lengths": sequence_lengths, "periods": periods}
         optional = {"priority_fns": priority_fns, "should_insert_fns": should_insert_fns}
@@ -99,15 +91,8 @@ class MultiSequenceAdder(Adder):
         _checks.boolean("`final_row`", final_row)
         self._pad_end_of_episode = pad_end_of_episode
         self._has_final_row = final_row
-        self._item_writer = open_item_writer(
-            client,
-            self._schedules,
-            chunk_length=chunk_length,
-            max_waiting_items=max_waiting_items,
-            timeout=timeout,
-            compression=compression,
-        )
-        super().__init__(self._item_writer, timeout)
+        self._item_writer = open_item_writer(client, self._schedules, **options)
+        super().__init__(self._item_writer, options.get("timeout"))
 
     def _add(self, row: Step) -> None:
         self._item_writer.append(row)

@@ -1,7 +1,7 @@
 """An adder of sequences for recurrent agents, with only the first recurrent state of each."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from engram.adders.base import Adder
 from engram.adders.item_writers import Priority, open_item_writer, padding_rows, same_schedules, select_all
 from engram.adders.step import MaskedStep, Step, map_leaves, zeros_like
 from engram.table_store import TableStore
-from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
+from engram.writer_options import WriterOptions
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]
 
@@ -44,10 +44,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
         priority_fns: Mapping[str, Priority | None] | None = None,
         pad_end_of_episode: bool = True,
         overlap: bool = False,
-        chunk_length: int | None = None,
-        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
-        timeout: float | None = None,
-        compression: Compression = "auto",
+        **options: Unpack[WriterOptions],
     ) -> None:
         """Opens an adder.
 
@@ -62,16 +59,11 @@ class NonOverlappingRNNSequenceAdder(Adder):
                 in no item. Default: True.
             overlap: Add to each item the row with which the next item starts, and a mask. Default: False, no row is in
                 two items.
-            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
-                `Store.writer`.
-            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
-                `Store.writer`. Default: 16; None: as many as a writer has in flight, 1,024.
-            timeout: Seconds that `add` and `reset` wait for tables; see `Store.writer`. Default: None, wait forever.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
-                `Store.writer`. Default: `"auto"`.
+            **options: Options of `engram.WriterOptions`.
 
         Raises:
             InvalidArgumentError: An argument has a type or value that is not allowed.
+            TypeError: An option is unknown.
         """
         _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
         _checks.boolean("`overlap`", overlap)
@@ -79,15 +71,8 @@ class NonOverlappingRNNSequenceAdder(Adder):
         self._schedules = same_schedules(priority_fns, self._period + overlap, self._period, _select_with_first_state)
         self._pad_end_of_episode = pad_end_of_episode
         self._overlap = overlap
-        self._item_writer = open_item_writer(
-            client,
-            self._schedules,
-            chunk_length=chunk_length,
-            max_waiting_items=max_waiting_items,
-            timeout=timeout,
-            compression=compression,
-        )
-        super().__init__(self._item_writer, timeout)
+        self._item_writer = open_item_writer(client, self._schedules, **options)
+        super().__init__(self._item_writer, options.get("timeout"))
 
     def _add(self, row: Step) -> None:
         self._append(row, is_transition=True)

@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Unpack
 
 from engram import _checks
 from engram.adders.base import Adder
@@ -16,7 +17,7 @@ from engram.adders.item_writers import (
 from engram.adders.step import Step, zeros_like
 from engram.errors import EngramError, InvalidArgumentError
 from engram.table_store import TableStore
-from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
+from engram.writer_options import WriterOptions
 
 __all__ = ["EndBehavior", "SequenceAdder"]
 
@@ -61,10 +62,7 @@ class SequenceAdder(Adder):
         *,
         priority_fns: Mapping[str, Priority | None] | None = None,
         end_of_episode_behavior: EndBehavior | str = EndBehavior.ZERO_PAD,
-        chunk_length: int | None = None,
-        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
-        timeout: float | None = None,
-        compression: Compression = "auto",
+        **options: Unpack[WriterOptions],
     ) -> None:
         """Opens an adder.
 
@@ -78,16 +76,11 @@ class SequenceAdder(Adder):
                 priority 1.
             end_of_episode_behavior: What happens to rows that do not fill a sequence: an `EndBehavior` or its value as
                 text, for example `"truncate"`. Default: `EndBehavior.ZERO_PAD`.
-            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
-                `Store.writer`.
-            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
-                `Store.writer`. Default: 16; None: as many as a writer has in flight, 1,024.
-            timeout: Seconds that `add` and `reset` wait for tables; see `Store.writer`. Default: None, wait forever.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
-                `Store.writer`. Default: `"auto"`.
+            **options: Options of `engram.WriterOptions`.
 
         Raises:
             InvalidArgumentError: An argument has a type or value that is not allowed.
+            TypeError: An option is unknown.
         """
         try:
             self._end_behavior = EndBehavior(end_of_episode_behavior)
@@ -101,16 +94,8 @@ class SequenceAdder(Adder):
         self._schedules = same_schedules(priority_fns, length, period)
         # These behaviors need items that patterns cannot create: shorter ones, or ones that end elsewhere.
         single_items = self._end_behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
-        self._item_writer = open_item_writer(
-            client,
-            self._schedules,
-            single_items=single_items,
-            chunk_length=chunk_length,
-            max_waiting_items=max_waiting_items,
-            timeout=timeout,
-            compression=compression,
-        )
-        super().__init__(self._item_writer, timeout)
+        self._item_writer = open_item_writer(client, self._schedules, single_items=single_items, **options)
+        super().__init__(self._item_writer, options.get("timeout"))
 
     def reset(self) -> None:
         """Abandons the episode in progress, and with `CONTINUE` also the sequence; see `Adder.reset`.

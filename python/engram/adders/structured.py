@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Unpack
 
 from engram import _checks
 from engram.adders.base import Adder
@@ -11,7 +12,8 @@ from engram.adders.step import Step, map_leaves
 from engram.errors import BackpressureError, DeadlineExceededError, EngramError
 from engram.patterns import Pattern, checked_patterns
 from engram.table_store import TableStore
-from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression, PatternWriter
+from engram.writer import PatternWriter
+from engram.writer_options import DEFAULT_MAX_WAITING_ITEMS, WriterOptions
 
 __all__ = ["StructuredAdder"]
 
@@ -28,48 +30,25 @@ class StructuredAdder(Adder):
 
     _allows_none = True
 
-    def __init__(
-        self,
-        client: TableStore,
-        patterns: Sequence[Pattern],
-        *,
-        chunk_length: int | None = None,
-        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
-        timeout: float | None = None,
-        compression: Compression = "auto",
-    ) -> None:
+    def __init__(self, client: TableStore, patterns: Sequence[Pattern], **options: Unpack[WriterOptions]) -> None:
         """Opens an adder.
 
         Args:
             client: The `engram.Store` or `engram.Client` that has the tables. They need not exist before the first row.
             patterns: One or more `Pattern`s. Their functions receive a `Step` whose leaves stand for columns:
                 `leaf[-2:]` is `[2, ...]`, `leaf[-1]` is `[...]`.
-            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
-                `Store.writer`.
-            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
-                `Store.writer`. Default: 16; None: as many as a writer has in flight, 1,024.
-            timeout: Seconds that `add` and `reset` wait for tables; see `Store.writer`. Default: None, wait forever.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
-                `Store.writer`. Default: `"auto"`.
+            **options: Options of `engram.WriterOptions`.
 
         Raises:
             InvalidArgumentError: An argument has a type or value that is not allowed. Errors of a pattern's
                 function are raised when it runs, at the first `add`.
+            TypeError: An option is unknown.
         """
         _checks.instance_of("`client`", client, TableStore, "an engram.Store or an engram.Client")
-        _checks.seconds("`timeout`", timeout)
         checked = checked_patterns(patterns)
-        self._item_writer = _StructuredItemWriter(
-            lambda: client.pattern_writer(
-                checked,
-                chunk_length=chunk_length,
-                max_waiting_items=max_waiting_items,
-                timeout=timeout,
-                compression=compression,
-            )
-        )
-        self._max_waiting = max_waiting_items
-        super().__init__(self._item_writer, timeout)
+        self._item_writer = _StructuredItemWriter(lambda: client.pattern_writer(checked, **options))
+        self._max_waiting = options.get("max_waiting_items", DEFAULT_MAX_WAITING_ITEMS)
+        super().__init__(self._item_writer, options.get("timeout"))
 
     def _add(self, row: Step) -> None:
         if self._max_waiting is not None:

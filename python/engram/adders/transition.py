@@ -1,7 +1,7 @@
 """An adder of transitions over `n` steps."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from engram import _checks
 from engram.adders.base import Adder
@@ -9,7 +9,7 @@ from engram.adders.item_writers import Priority, open_item_writer, same_schedule
 from engram.adders.n_step_returns import NStepReturns, RewardLayout
 from engram.adders.step import Step, Transition, final_row, map_leaves
 from engram.table_store import TableStore
-from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
+from engram.writer_options import WriterOptions
 
 __all__ = ["NStepTransitionAdder"]
 
@@ -41,10 +41,7 @@ class NStepTransitionAdder(Adder):
         discount: float,
         *,
         priority_fns: Mapping[str, Priority | None] | None = None,
-        chunk_length: int | None = None,
-        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
-        timeout: float | None = None,
-        compression: Compression = "auto",
+        **options: Unpack[WriterOptions],
     ) -> None:
         """Opens an adder.
 
@@ -55,29 +52,17 @@ class NStepTransitionAdder(Adder):
             priority_fns: Priority of the items by table: a number, a function from an item's data (a `Transition` of
                 NumPy arrays `[...]`) to a number, or None for 1. Default: None, the table `DEFAULT_PRIORITY_TABLE` with
                 priority 1.
-            chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
-                `Store.writer`.
-            max_waiting_items: Number of items that may wait for rate limiters before `add` waits, too; see
-                `Store.writer`. Default: 16; None: as many as a writer has in flight, 1,024.
-            timeout: Seconds that `add` and `reset` wait for tables; see `Store.writer`. Default: None, wait forever.
-            compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
-                `Store.writer`. Default: `"auto"`.
+            **options: Options of `engram.WriterOptions`.
 
         Raises:
             InvalidArgumentError: An argument has a type or value that is not allowed.
+            TypeError: An option is unknown.
         """
         self._returns = NStepReturns(_checks.integer("`n_step`", n_step), _checks.fraction("`discount`", discount))
         schedules = same_schedules(priority_fns, n_step + 1, 1, _select_transition)
-        self._item_writer = open_item_writer(
-            client,
-            schedules,
-            chunk_length=chunk_length,
-            max_waiting_items=max_waiting_items,
-            timeout=timeout,
-            compression=compression,
-        )
+        self._item_writer = open_item_writer(client, schedules, **options)
         self._last_row: Step | None = None  # of the last transition
-        super().__init__(self._item_writer, timeout)
+        super().__init__(self._item_writer, options.get("timeout"))
 
     def _add(self, row: Step) -> None:
         step = self._returns.make_step(row.reward, row.discount)

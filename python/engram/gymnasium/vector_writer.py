@@ -1,13 +1,14 @@
 """A writer of vector environments, whose items are correct in every autoreset mode."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from engram import _checks, _engram
+from engram import _engram
 from engram.gymnasium.autoreset import autoreset_mode_of, num_envs_of
 from engram.gymnasium.final_observations import final_observations
 from engram.gymnasium.items import CompiledItems, Items, checked_items
-from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression, _Writer
+from engram.writer import _Writer
+from engram.writer_options import WriterOptions, checked_options
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -49,14 +50,11 @@ class VectorWriter(_Writer):
         items: `Transitions`, `Sequences` and `Episodes` to create; at least one.
         autoreset_mode: A `gymnasium.vector.AutoresetMode`, or `"NEXT_STEP"`, `"SAME_STEP"` or `"DISABLED"`. Default:
             that of `envs`; required if `envs` is a number.
-        chunk_length: As in `Store.batched_writer`.
-        max_in_flight_items: As in `Store.writer`, for all environments together.
-        max_waiting_items: As in `Store.writer`, for all environments together.
-        timeout: As in `Store.writer`, in seconds.
-        compression: As in `Store.batched_writer`.
+        **options: Options of `engram.WriterOptions`.
 
     Raises:
         InvalidArgumentError: An argument is invalid, or `autoreset_mode` is not that of `envs`.
+        TypeError: An option is unknown.
         UnknownTableError: `store` has no table with the name that one of the `items` gives.
         ClosedError: The store is closed.
         DeadlineExceededError: The server did not describe a table within `timeout`.
@@ -72,13 +70,8 @@ class VectorWriter(_Writer):
         items: Sequence[Items],
         *,
         autoreset_mode: Any = None,  # noqa: ANN401, a gymnasium.vector.AutoresetMode or a str
-        chunk_length: int | None = None,
-        max_in_flight_items: int = 65_536,
-        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
-        timeout: float | None = None,
-        compression: Compression = "auto",
+        **options: Unpack[WriterOptions],
     ) -> None:
-        _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_items(items)
         self._tables = sorted({each.table for each in checked})
         self._num_envs = num_envs_of(envs)
@@ -94,11 +87,7 @@ class VectorWriter(_Writer):
             self._tables,
             compile_all,
             final_observations,
-            _checks.optional_integer("`chunk_length`", chunk_length),
-            _checks.integer("`max_in_flight_items`", max_in_flight_items),
-            _checks.optional_integer("`max_waiting_items`", max_waiting_items),
-            timeout,
-            compression,
+            checked_options(options, max_in_flight_items=65_536),
         )
         # Calls skip the Python method below, which costs more than the checks of the native one.
         if type(self).step is VectorWriter.step:

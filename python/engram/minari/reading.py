@@ -41,7 +41,7 @@ def read_minari(
         infos: Names of the infos that become the items' `extras`; True for all of them. The extras of a step are the
             info that this step returned. The info that `reset` returned is not stored.
         progress: True for a progress bar on stderr, if that is a terminal, or in a notebook.
-        timeout: As in `Store.writer`, in seconds.
+        timeout: As in `engram.WriterOptions`, in seconds.
 
     Returns:
         Number of episodes read.
