@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engram_core::text::count;
 use engram_core::writer::{BatchColumn, BatchedRecorder, Pattern};
-use engram_core::{CellSpec, Layout, Schema, Shape, TableOptions};
+use engram_core::{CellSpec, Schema, Shape, TableOptions};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
@@ -119,17 +119,8 @@ impl BatchedState {
         cells: Vec<CellSpec>,
     ) -> PyResult<()> {
         let to_py = |error| errors::to_py(py, &error);
-        let names = structure
-            .names
-            .iter()
-            .map(|name| name.as_str().into())
-            .collect();
-        let layout = Arc::new(Layout {
-            names,
-            structure: structure.text.as_str().into(),
-        });
         let schema = Arc::new(Schema {
-            layout,
+            layout: structure.layout(),
             cells: cells.into(),
         });
         let configs: Vec<PatternConfig> =

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use engram_core::text::count;
 use engram_core::{
-    CellSpec, ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result,
-    Schema, Shape, Signature, TableOptions, Trajectory,
+    CellSpec, ChunkBuilder, Compression, Compressor, Error, NewItem, Origin, Result, Schema, Shape,
+    Signature, TableOptions, Trajectory,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyWeakrefReference;
@@ -273,15 +273,7 @@ impl Inserter {
                 .collect(),
             None => cells.into(),
         };
-        let names = structure
-            .names
-            .iter()
-            .map(|name| name.as_str().into())
-            .collect();
-        let layout = Arc::new(Layout {
-            names,
-            structure: structure.text.as_str().into(),
-        });
+        let layout = structure.layout();
         let template = Arc::new(ItemTemplate {
             structure,
             schema: Arc::new(Schema { layout, cells }),

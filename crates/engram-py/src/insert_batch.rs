@@ -8,8 +8,8 @@ use engram_core::schema::ActualColumn;
 use engram_core::text::count;
 use engram_core::writer::{BatchColumn, KeySource};
 use engram_core::{
-    ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result, Schema,
-    TableOptions, Trajectory,
+    ChunkBuilder, Compression, Compressor, Error, NewItem, Origin, Result, Schema, TableOptions,
+    Trajectory,
 };
 use engram_engine::Until;
 use pyo3::exceptions::PyMemoryError;
@@ -364,18 +364,13 @@ fn chunk_bytes(options: &TableOptions) -> usize {
 }
 
 fn schema_of(structure: &Structure, stacked: &StackedLeaves<'_>) -> Schema {
-    let names = structure.names.iter().map(|name| name.as_str().into());
-    let layout = Layout {
-        names: names.collect(),
-        structure: structure.text.as_str().into(),
-    };
     let cells = stacked
         .leaves
         .iter()
         .flatten()
         .map(|leaf| leaf.cell.clone());
     Schema {
-        layout: Arc::new(layout),
+        layout: structure.layout(),
         cells: cells.collect(),
     }
 }

@@ -1,8 +1,5 @@
 //! Patterns, as Python compiles them.
 
-use std::sync::Arc;
-
-use engram_core::Layout;
 use engram_core::writer::{
     Comparison, Condition, ConditionInput, Pattern, PatternColumn, PriorityRule,
 };
@@ -10,6 +7,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::sender::Sender;
+use crate::structure::layout_of;
 
 /// An `engram.patterns._CompiledPattern`. Leaves are numbered in the order of the step's structure.
 #[derive(Debug, FromPyObject)]
@@ -101,11 +99,7 @@ impl PatternConfig {
         let (Some(columns), Some(conditions)) = (columns, conditions) else {
             return Ok(None);
         };
-        let names = self.names.iter().map(|name| name.as_str().into()).collect();
-        let layout = Arc::new(Layout {
-            names,
-            structure: self.structure.as_str().into(),
-        });
+        let layout = layout_of(&self.names, &self.structure);
         Pattern::new(number, layout, columns, conditions, priority)
             .map(Some)
             .map_err(to_py)

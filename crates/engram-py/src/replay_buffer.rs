@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engram_core::pool::Pool;
 use engram_core::ring::{EpisodeColumns, ItemStart, StepBuffer, StepBufferOptions};
-use engram_core::{CellSpec, Layout, Result, Schema, Shape, SharedBytes, Signature};
+use engram_core::{CellSpec, Result, Schema, Shape, SharedBytes, Signature};
 use engram_engine::{self as engine, SaveTarget, request_huge_pages};
 use numpy::{PyArray1, PyArrayMethods};
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -211,10 +211,7 @@ impl ReplayBuffer {
         let items: BufferItemsConfig = items.extract()?;
         let (num_envs, length) = size;
         let (structure, _) = Structure::of(signature)?;
-        let Signature {
-            columns,
-            structure: text,
-        } = config::signature(py, signature)?;
+        let Signature { columns, .. } = config::signature(py, signature)?;
         let cells = columns.iter().map(|column| {
             let shape: Option<Shape> = column.shape.iter().copied().collect();
             let shape = shape.ok_or_else(|| {
@@ -231,13 +228,10 @@ impl ReplayBuffer {
         });
         let cells = cells.collect::<PyResult<Vec<CellSpec>>>()?;
         let names: Vec<Box<str>> = columns.iter().map(|column| column.name.clone()).collect();
+        let layout = structure.layout();
         let columns = StepColumns::new(py, structure, &cells)?;
-        let layout = Layout {
-            names: names.clone().into(),
-            structure: text,
-        };
         let schema = Schema {
-            layout: Arc::new(layout),
+            layout,
             cells: cells.clone().into(),
         };
         let outputs = items.outputs(&cells);

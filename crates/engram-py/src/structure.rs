@@ -11,6 +11,7 @@ mod text;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use engram_core::Layout;
 use engram_core::text::count;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -59,6 +60,14 @@ fn clear_structure_cache() {
     drop(parsed);
 }
 
+/// Returns the layout of columns with these names and this serialized structure.
+pub(crate) fn layout_of(names: &[String], structure: &str) -> Arc<Layout> {
+    Arc::new(Layout {
+        names: names.iter().map(|name| name.as_str().into()).collect(),
+        structure: structure.into(),
+    })
+}
+
 /// The leaves of a nest, in order.
 pub(crate) type Leaves<'py> = Vec<Bound<'py, PyAny>>;
 
@@ -76,6 +85,11 @@ impl Structure {
             },
             leaves,
         ))
+    }
+
+    /// Returns the layout of data with this structure.
+    pub(crate) fn layout(&self) -> Arc<Layout> {
+        layout_of(&self.names, &self.text)
     }
 
     /// Appends the leaves of a nest of this structure. Returns false if its structure differs; some leaves may have

@@ -74,20 +74,11 @@ impl TrajectoryState {
         if !is_last_structure {
             let (structure, new_leaves) = Structure::of(tree)?;
             leaves = new_leaves;
-            let names = structure
-                .names
-                .iter()
-                .map(|name| name.as_str().into())
-                .collect();
-            let layout = Layout {
-                names,
-                structure: structure.text.as_str().into(),
-            };
             // Items with a shared layout can be batched without comparing their layouts.
             let shared = self
                 .layouts
                 .entry(structure.text.clone())
-                .or_insert_with(|| Arc::new(layout));
+                .or_insert_with(|| structure.layout());
             self.last_trajectory = Some((structure, Arc::clone(shared)));
         }
         let Some((structure, layout)) = &self.last_trajectory else {

@@ -1,13 +1,11 @@
 //! The items of a vector writer, as Python compiles them.
 
-use std::sync::Arc;
-
-use engram_core::Layout;
 use engram_core::writer::{AtEnd, ItemColumn, ItemKind, ItemRule, ItemSource, Part};
 use pyo3::prelude::*;
 
 use crate::errors;
 use crate::sender::Sender;
+use crate::structure::layout_of;
 
 /// An `engram.gymnasium.items.CompiledItems`.
 #[derive(Debug, FromPyObject)]
@@ -72,10 +70,7 @@ impl VectorItemsConfig {
             priority: self.priority,
             columns: columns.collect(),
             kind,
-            layout: Arc::new(Layout {
-                names: self.names.iter().map(|name| name.as_str().into()).collect(),
-                structure: self.structure.into(),
-            }),
+            layout: layout_of(&self.names, &self.structure),
         })
     }
 }
