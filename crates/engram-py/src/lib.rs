@@ -13,6 +13,7 @@ mod buffer_output;
 mod buffer_reader;
 mod buffer_steps;
 mod config;
+mod device_columns;
 mod dtypes;
 mod durable;
 mod errors;
