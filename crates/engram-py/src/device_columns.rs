@@ -13,6 +13,11 @@ use pyo3::prelude::*;
 
 use crate::{arrays, errors};
 
+/// What Python decides: the columns that must not be on the device; the function that copies all staged cells to the device, whose
+/// argument is the buffer; and the maximum size of a block in bytes.
+#[derive(Debug, FromPyObject)]
+pub(crate) struct DeviceConfig(Vec<usize>, Py<PyAny>, usize);
+
 /// The columns on a device, and their staged cells.
 #[derive(Debug)]
 pub(crate) struct DeviceColumns {
@@ -21,9 +26,8 @@ pub(crate) struct DeviceColumns {
     step_bytes: usize,
     /// Slots per environment.
     length: usize,
-    /// Maximum number of bytes that several calls stage together, and of a block.
+    /// Maximum size in bytes of a block, and of the cells that several calls stage together.
     max_bytes: usize,
-    /// Python function that copies all staged cells to the device; its argument is the buffer.
     write: Py<PyAny>,
     /// No thread acquires the GIL while it holds this lock.
     staged: Mutex<StagedCells>,
@@ -64,21 +68,20 @@ fn number_cell(sequence_length: Option<usize>) -> CellSpec {
 }
 
 impl DeviceColumns {
-    /// The columns `numbers` of steps with these `cells`.
-    pub(crate) fn new(
-        numbers: &[usize],
-        cells: &[CellSpec],
-        length: usize,
-        max_bytes: usize,
-        write: Py<PyAny>,
-    ) -> Self {
-        let columns = numbers.iter().map(|number| DeviceColumn {
-            number: *number,
-            cell: cells[*number].clone(),
-            cell_bytes: cells[*number].bytes(),
+    /// Chooses columns out of those of a step: the ones whose cells are larger than their number, except those that the host
+    /// needs. `None` if there are none.
+    pub(crate) fn new(config: DeviceConfig, cells: &[CellSpec], length: usize) -> Option<Self> {
+        let DeviceConfig(host_columns, write, max_bytes) = config;
+        let columns = cells.iter().enumerate().map(|(number, cell)| DeviceColumn {
+            number,
+            cell: cell.clone(),
+            cell_bytes: cell.bytes(),
+        });
+        let columns = columns.filter(|column| {
+            column.cell_bytes > number_cell(None).bytes() && !host_columns.contains(&column.number)
         });
         let columns: Vec<DeviceColumn> = columns.collect();
-        Self {
+        (!columns.is_empty()).then(|| Self {
             step_bytes: columns.iter().map(|column| column.cell_bytes).sum(),
             staged: Mutex::new(StagedCells {
                 columns: vec![Vec::new(); columns.len()],
@@ -88,7 +91,12 @@ impl DeviceColumns {
             length,
             max_bytes,
             write,
-        }
+        })
+    }
+
+    /// Their numbers.
+    pub(crate) fn numbers(&self) -> Vec<usize> {
+        self.columns.iter().map(|column| column.number).collect()
     }
 
     /// Replaces the dtypes and shapes of columns of a step, or of a sequence of this many steps, by those of the ring.

@@ -10,7 +10,7 @@ use engram_core::pool::Pool;
 use engram_core::ring::{DeviceCells, EpisodeColumns, ItemStart, StepBuffer, StepBufferOptions};
 use engram_core::{CellSpec, Layout, Result, Schema, Shape, Signature};
 use engram_engine::{self as engine, SaveContents, SaveTarget, request_huge_pages};
-use numpy::{PyArray1, PyArrayMethods, PyReadwriteArray1};
+use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyReadwriteArray1};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
 
@@ -20,11 +20,10 @@ use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids, unknown_env};
 use crate::buffer_items::{BufferItemsConfig, BufferSamplerConfig};
 use crate::buffer_reader::{BufferReader, Unread};
 use crate::buffer_steps::{LeadingAxes, StepColumns};
-use crate::config::signature_to_python;
-use crate::device_columns::{DeviceColumns, StagedBlock};
+use crate::device_columns::{DeviceColumns, DeviceConfig, StagedBlock};
 use crate::gil::{ForkGuard, detached};
 use crate::leaf::MIN_DETACHED_BYTES;
-use crate::saved_buffer::{SavedBuffer, interruptible, signature_of};
+use crate::saved_buffer::{SavedBuffer, interruptible};
 use crate::store::entropy;
 use crate::structure::Structure;
 use crate::{config, errors};
@@ -190,7 +189,7 @@ impl ReplayBuffer {
         sampler: BufferSamplerConfig,
         seed: u64,
         path: Option<PathBuf>,
-        device: Option<(Vec<usize>, Py<PyAny>, usize)>,
+        device: Option<DeviceConfig>,
     ) -> PyResult<Self> {
         let items: BufferItemsConfig = items.extract()?;
         let (num_envs, length) = size;
@@ -224,9 +223,7 @@ impl ReplayBuffer {
             layout: Arc::new(layout),
             cells: cells.clone().into(),
         };
-        let device = device.map(|(columns, write, max_bytes)| {
-            DeviceColumns::new(&columns, &cells, length, max_bytes, write)
-        });
+        let device = device.and_then(|config| DeviceColumns::new(config, &cells, length));
         let mut cells = cells; // those of the ring, from now on
         if let Some(device) = &device {
             device.replace_cells(cells.iter_mut(), None);
@@ -452,6 +449,18 @@ impl ReplayBuffer {
         })
     }
 
+    /// Dtype and shape of each column of a step.
+    fn columns<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyArrayDescr>, Vec<usize>)> {
+        self.columns.dtypes(py)
+    }
+
+    /// Numbers of the columns that are on a device.
+    fn device_columns(&self) -> Vec<usize> {
+        self.device
+            .as_ref()
+            .map_or_else(Vec::new, DeviceColumns::numbers)
+    }
+
     /// The next cells that must be written to the device, out of the first `end` steps that were staged, by default all;
     /// None if there are none.
     #[pyo3(signature = (end, padded))]
@@ -576,15 +585,4 @@ fn borrow_all<'py>(
 ) -> PyResult<Vec<PyReadwriteArray1<'py, u8>>> {
     let arrays = arrays.iter().map(PyArrayMethods::try_readwrite);
     Ok(arrays.collect::<Result<Vec<_>, _>>()?)
-}
-
-/// Returns the signature of the steps in the file of a buffer; `None` if there is no file.
-#[pyfunction]
-pub(crate) fn mapped_signature(
-    py: Python<'_>,
-    path: PathBuf,
-) -> PyResult<Option<Bound<'_, PyAny>>> {
-    let schema = detached(py, move || engine::ReplayBuffer::schema_of(&path))?;
-    let schema = schema.map(|schema| signature_to_python(py, &signature_of(&schema)));
-    schema.transpose()
 }

@@ -1,6 +1,6 @@
 """Batches that a replay buffer samples."""
 
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +8,9 @@ import numpy.typing as npt
 from engram import _checks, _engram
 from engram._display import aligned, array_text, column_rows, html_table
 from engram._text import counted
+
+if TYPE_CHECKING:
+    from engram.buffers._device_buffer import DeviceBatch
 
 __all__ = ["BufferBatch", "BufferBatchInfo", "BufferDivisor"]
 
@@ -34,7 +37,7 @@ class BufferBatchInfo:
 
     __slots__ = ("_arrays", "_native")
 
-    def __init__(self, native: _engram.BufferBatch) -> None:
+    def __init__(self, native: "_engram.BufferBatch | DeviceBatch") -> None:
         self._native = native
         self._arrays: dict[str, npt.NDArray[Any]] = {}
 
@@ -94,13 +97,14 @@ class BufferBatch:
 
     Attributes:
         data: Nest of the items' data, with NumPy arrays `[B, ...]`, or `[B, T, ...]` for sequences and episodes. The
-            arrays own their memory. Nothing changes them later, unless they are given as `out` of another call.
+            arrays own their memory. Nothing changes them later, unless they are given as `out` of another call. With
+            `storage` on a device, they are PyTorch tensors or JAX arrays there.
         info: Keys, probabilities and other metadata, one per item.
     """
 
     __slots__ = ("_native", "data", "info")
 
-    def __init__(self, native: _engram.BufferBatch) -> None:
+    def __init__(self, native: "_engram.BufferBatch | DeviceBatch") -> None:
         self._native = native
         self.data: Any = native.data
         self.info = BufferBatchInfo(native)
