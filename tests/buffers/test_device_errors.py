@@ -243,7 +243,8 @@ buffer.add({"x": np.zeros(5)})
 buffer.sample(1)
 
 def work():
-    for call in (lambda: buffer.sample(1), lambda: buffer.add({"x": np.zeros(5)}), lambda: buffer.save("x"), buffer.close):
+    calls = lambda: buffer.sample(1), lambda: buffer.add({"x": np.zeros(5)}), lambda: buffer.save("x"), buffer.close
+    for call in calls:
         expect_forked_error("replay buffer", call)
 
 locked = threading.Event()
