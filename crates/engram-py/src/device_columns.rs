@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use engram_core::pool::Pool;
+use engram_core::pool::{Pool, PooledBytes};
 use engram_core::ring::{DeviceCells, StepBuffer};
 use engram_core::{CellSpec, DType, Error, Result, SharedBytes};
 use parking_lot::Mutex;
@@ -29,7 +29,7 @@ pub(crate) struct DeviceColumns {
     /// Maximum size in bytes of a block, and of the cells that several calls stage together.
     max_bytes: usize,
     write: Py<PyAny>,
-    /// No thread acquires the GIL while it holds this lock.
+    /// No Python code runs while a thread holds this lock: it could use the buffer.
     staged: Mutex<StagedCells>,
 }
 
@@ -58,6 +58,16 @@ struct StagedCells {
 /// Staged cells: the number of steps that were staged up to the last one of them, the cell numbers, i64 `[n]`, and for each
 /// column on the device an array `[n, ...]`.
 pub(crate) type StagedBlock<'py> = (u64, Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>);
+
+/// A copy of staged cells.
+struct CopiedBlock {
+    /// Number of steps that were staged up to the last one of them.
+    end: u64,
+    /// Number of steps, with padding.
+    size: usize,
+    /// The numbers of the cells, then the cells of each column.
+    columns: Vec<PooledBytes>,
+}
 
 /// Dtype and shape of the number of a cell, or of the numbers of a sequence of this many cells.
 fn number_cell(sequence_length: Option<usize>) -> CellSpec {
@@ -192,12 +202,34 @@ impl DeviceColumns {
         end: u64,
         padded: bool,
     ) -> PyResult<Option<StagedBlock<'py>>> {
+        let copied = py.detach(|| self.copy_staged(pool, end, padded));
+        let Some(block) = copied.map_err(|error| errors::to_py(py, &error))? else {
+            return Ok(None);
+        };
+        let numbers = number_cell(None);
+        let cells = self.columns.iter().map(|column| &column.cell);
+        let cells = std::iter::once(&numbers).chain(cells);
+        let arrays = block.columns.into_iter().zip(cells).map(|(bytes, cell)| {
+            let shape: Vec<usize> = std::iter::once(block.size)
+                .chain(cell.shape.iter().copied())
+                .collect();
+            arrays::from_bytes(py, bytes, cell.dtype, &shape)
+        });
+        let mut arrays = arrays.collect::<PyResult<Vec<_>>>()?;
+        let columns = arrays.split_off(1);
+        Ok(arrays.pop().map(|numbers| (block.end, numbers, columns)))
+    }
+
+    /// Copies the cells of [`Self::staged`].
+    fn copy_staged(&self, pool: &Arc<Pool>, end: u64, padded: bool) -> Result<Option<CopiedBlock>> {
         let staged = self.staged.lock();
         let begin = staged.written;
         let left = end.saturating_sub(staged.removed + begin as u64);
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
         let max_steps = (self.max_bytes / self.step_bytes.max(1)).max(1);
-        let steps = usize::try_from(left).unwrap_or(usize::MAX);
-        let steps = steps.min(1 << max_steps.ilog2());
+        let steps = left
+            .min(staged.numbers.len() - begin)
+            .min(1 << max_steps.ilog2());
         if steps == 0 {
             return Ok(None);
         }
@@ -206,27 +238,25 @@ impl DeviceColumns {
         } else {
             steps
         };
-        let array = |cells: &[u8], cell: &CellSpec| {
-            let cell_bytes = cell.bytes();
-            let lacking = || {
-                let error = Error::out_of_memory("the replay buffer", Some(size * cell_bytes));
-                errors::to_py(py, &error)
-            };
-            let mut bytes = pool.take(size * cell_bytes).ok_or_else(lacking)?;
-            let (taken, padding) = bytes.split_at_mut(steps * cell_bytes);
+        let copy = |cells: &[u8], cell_bytes: usize| {
+            let bytes = size * cell_bytes;
+            let lacking = || Error::out_of_memory("the replay buffer", Some(bytes));
+            let mut copy = pool.take(bytes).ok_or_else(lacking)?;
+            let (taken, padding) = copy.split_at_mut(steps * cell_bytes);
             taken.copy_from_slice(&cells[begin * cell_bytes..(begin + steps) * cell_bytes]);
             padding.fill(0);
-            let shape: Vec<usize> = std::iter::once(size)
-                .chain(cell.shape.iter().copied())
-                .collect();
-            arrays::from_bytes(py, bytes, cell.dtype, &shape)
+            Ok(copy)
         };
-        let numbers = array(staged.numbers.as_flattened(), &number_cell(None))?;
+        let numbers = copy(staged.numbers.as_flattened(), size_of::<u64>());
         let columns = self.columns.iter().zip(&staged.columns);
-        let columns = columns.map(|(column, cells)| array(cells, &column.cell));
-        let columns = columns.collect::<PyResult<_>>()?;
-        let end = staged.removed + (begin + steps) as u64;
-        Ok(Some((end, numbers, columns)))
+        let columns = columns.map(|(column, cells)| copy(cells, column.cell_bytes));
+        Ok(Some(CopiedBlock {
+            end: staged.removed + (begin + steps) as u64,
+            size,
+            columns: std::iter::once(numbers)
+                .chain(columns)
+                .collect::<Result<_>>()?,
+        }))
     }
 
     /// Records that the first `end` cells that were staged are on the device.
