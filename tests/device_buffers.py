@@ -76,7 +76,7 @@ SIGNATURE = {
 
 def step(number, shape=(), *, ended=False):
     """Steps with these leading axes; all values of a step follow from its number."""
-    numbers = np.asarray(number).reshape(shape)
+    numbers = np.asarray(number, np.int64).reshape(shape)
 
     def leaf(spec):
         dtype = np.dtype(spec.dtype if not isinstance(spec.dtype, str) else getattr(ml_dtypes, spec.dtype))

@@ -16,7 +16,7 @@ per_storage = pytest.mark.parametrize("storage", STORAGES)
 
 
 def with_leaf(name, value, shape=()):
-    return step(1, shape) | {name: value}
+    return step(np.zeros(shape), shape) | {name: value}
 
 
 REJECTED = {
@@ -95,7 +95,7 @@ def test_out_is_rejected(storage):
     text = f"`out` must be None with storage={kind}(...), whose batches are always new; got {{}}"
     with raises(InvalidArgumentError, text):
         buffer.sample(1, out={})
-    buffer.add({"x": np.zeros(3)})
+    buffer.add({"x": np.zeros(3, np.float32)})
     with raises(InvalidArgumentError, text):
         buffer.sample(1, out={})
 
