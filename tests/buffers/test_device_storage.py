@@ -21,9 +21,11 @@ from device_buffers import (
     open_pair,
     step,
 )
+from support import raises
 
 from engram import ArraySpec
 from engram.buffers import JaxArrays, ReplayBuffer, Sequences, TorchTensors, Transitions
+from engram.errors import ClosedError
 
 per_storage = pytest.mark.parametrize("storage", STORAGES)
 per_block = pytest.mark.parametrize("block", BLOCKS)
@@ -202,7 +204,7 @@ def test_a_closed_buffer_frees_its_arrays(storage):
     buffer.close()
     assert not arrays._arrays
     buffer.close()
-    with pytest.raises(ValueError, match="the replay buffer is closed"):
+    with raises(ClosedError, "the replay buffer is closed"):
         buffer.sample(1)
 
 

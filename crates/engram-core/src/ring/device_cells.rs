@@ -39,9 +39,8 @@ impl Ring {
 
 impl StepBuffer {
     /// The numbers of the cells that the next `steps` steps of each of `envs` are stored in, environment after environment.
-    pub fn cell_numbers(&self, envs: &[usize], steps: usize) -> impl Iterator<Item = [u8; 8]> + '_ {
-        let ring = &self.ring;
-        let numbers = envs.to_vec().into_iter();
-        numbers.flat_map(move |env| ring.cell_numbers(env, steps))
+    pub fn cell_numbers(&self, envs: &[usize], steps: usize) -> impl Iterator<Item = [u8; 8]> {
+        let envs = envs.iter();
+        envs.flat_map(move |env| self.ring.cell_numbers(*env, steps))
     }
 }
