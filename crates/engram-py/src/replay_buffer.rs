@@ -492,11 +492,10 @@ impl ReplayBuffer {
         &self,
         py: Python<'_>,
         path: PathBuf,
-        device_cells: Vec<Bound<'_, PyArray1<u8>>>,
+        mut device_cells: Vec<PyReadwriteArray1<'_, u8>>,
     ) -> PyResult<u64> {
         let lock = self.buffer.get(py)?;
-        let mut copies = borrow_all(&device_cells)?;
-        let mut cells = self.device_cells(&mut copies)?;
+        let mut cells = self.device_cells(&mut device_cells)?;
         let bytes = interruptible(py, move |interrupted| {
             match SaveTarget::lock(&path, interrupted)? {
                 Some(target) => {
@@ -524,11 +523,10 @@ impl ReplayBuffer {
         &self,
         py: Python<'_>,
         saved: &SavedBuffer,
-        device_cells: Vec<Bound<'_, PyArray1<u8>>>,
+        mut device_cells: Vec<PyReadwriteArray1<'_, u8>>,
     ) -> PyResult<()> {
         let lock = self.buffer.get(py)?;
-        let mut copies = borrow_all(&device_cells)?;
-        let cells = self.device_cells(&mut copies)?;
+        let cells = self.device_cells(&mut device_cells)?;
         let saved = saved.take(py)?;
         interruptible(py, move |interrupted| {
             let mut buffer = lock.write();
@@ -577,12 +575,4 @@ impl ReplayBuffer {
     fn sizes(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
         self.reading(py, 0, |buffer| Ok((buffer.len(), buffer.num_items())))
     }
-}
-
-/// Borrows arrays for writing.
-fn borrow_all<'py>(
-    arrays: &[Bound<'py, PyArray1<u8>>],
-) -> PyResult<Vec<PyReadwriteArray1<'py, u8>>> {
-    let arrays = arrays.iter().map(PyArrayMethods::try_readwrite);
-    Ok(arrays.collect::<Result<Vec<_>, _>>()?)
 }
