@@ -103,14 +103,16 @@ def test_saves_fit_buffers_in_memory_and_on_devices(monkeypatch, tmp_path, stora
     pair = open_pair(monkeypatch, storage, block, **CASES[case])
     driver = Driver(*pair, seed=2)
     driver.change(20)
+    assert_same_contents(*pair)  # writes the steps to the device
+    driver.call("add", driver.steps(), env_id=1)  # this one is not written before the save
     paths = [tmp_path / name for name in ("host", "device")]
     sizes = [buffer.save(path) for buffer, path in zip(pair, paths, strict=True)]
     assert sizes[0] == sizes[1]
     for length, signature in ((LENGTH, SIGNATURE), (LENGTH - 3, None), (40, None)):
         options = CASES[case] | {"capacity": NUM_ENVS * length, "signature": signature, "seed": 5}
-        for path in paths:
+        for files in (paths, paths[::-1]):
             restored = open_pair(monkeypatch, storage, block, **options)
-            for buffer in restored:
+            for buffer, path in zip(restored, files, strict=True):
                 buffer.restore(path)
             assert_same_contents(*restored)
             Driver(*restored, seed=3).change()

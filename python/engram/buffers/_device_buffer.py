@@ -214,9 +214,8 @@ class DeviceBuffer:
         return DeviceReader(self, self._native.scan(of_steps), self._steps if of_steps else self._items)
 
     def save(self, path: str) -> int:
-        """Saves the buffer, with copies of the cells in memory."""
+        """Saves the buffer, with copies of the cells in memory; the native buffer adds those that are staged."""
         with self.locked():
-            self._cells.write_staged(self._native)
             copies = self._zeros()
             for index, copy in enumerate(copies):
                 for begin, size in _blocks(copy):
