@@ -97,6 +97,33 @@ def test_the_steps_of_a_call_larger_than_a_block_are_all_written(monkeypatch, st
 
 
 @per_storage
+def test_a_block_has_each_cell_once_and_zeros_as_padding(monkeypatch, storage):
+    pair = open_pair(monkeypatch, storage, 2**24, **CASES["steps"])
+    driver, arrays, sizes = Driver(*pair, seed=3), pair[1]._native._cells.arrays, []
+    write = arrays.write
+
+    def checked_write(numbers, cells):
+        padding = numbers == 0
+        assert len(set(numbers[~padding].tolist())) == (~padding).sum()
+        assert len(numbers).bit_count() == 1 or not arrays.pads_blocks
+        for column in cells:
+            assert not column[padding].view(np.uint8).any()
+        sizes.append(int((~padding).sum()))
+        write(numbers, cells)
+
+    monkeypatch.setattr(arrays, "write", checked_write)
+    for _ in range(4):
+        driver.change(15)
+        pair[1].sample(1)
+        sizes.clear()
+        for _ in range(LENGTH):  # the steps of a whole ring wait for the next batch
+            driver.call("add_batch", driver.steps(NUM_ENVS))
+        assert not sizes
+        driver.call("add_batch", driver.steps(NUM_ENVS))
+        assert sizes == [LENGTH * NUM_ENVS]
+
+
+@per_storage
 @per_block
 @pytest.mark.parametrize("case", ["steps", "transitions", "sequences-stack", "episodes"])
 def test_saves_fit_buffers_in_memory_and_on_devices(monkeypatch, tmp_path, storage, block, case):
