@@ -340,8 +340,6 @@ def test_the_buffer_must_be_that_of_the_file(tmp_path):
     ):
         numbered(path, items=Sequences(length=2))
     assert path.read_bytes() == before
-    with raises(InvalidArgumentError, "`storage` must be engram.buffers.MappedFile(...) or None; got 'file' (str)"):
-        ReplayBuffer(5, storage="file")
     with raises(InvalidArgumentError, "`path` must be a path, as a str or os.PathLike; got 5 (int)"):
         MappedFile(5)
 

@@ -3,6 +3,7 @@
 //! [`Ring`] stores steps. [`RingItems`] defines which steps an item consists of. [`ItemIndex`] records which items can
 //! be sampled, and draws items. [`RingGather`] copies items into a batch. [`StepBuffer`] combines these.
 
+mod device_cells;
 mod episode_starts;
 mod frame_stack;
 mod gather;
@@ -26,6 +27,7 @@ use std::ops::Range;
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
 use crate::shared_bytes::SharedBytes;
+pub use device_cells::DeviceCells;
 use episode_starts::EpisodeStarts;
 pub use frame_stack::FrameStack;
 pub use gather::{OutputColumn, OutputSource, RingGather};

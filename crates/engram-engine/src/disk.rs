@@ -43,7 +43,7 @@ mod serial_ranges;
 mod storage;
 
 pub use buffer_reader::SavedBuffer;
-pub use buffer_writer::{Interrupted, SaveTarget};
+pub use buffer_writer::{Interrupted, SaveContents, SaveTarget};
 pub use directory_reader::ReadProgress;
 pub use inspect::{
     FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,

@@ -29,8 +29,8 @@ pub use close_on_fork::{CloseOnFork, close_after_fork};
 pub use delivery_tracker::{DeliveryTracker, LeaseOutcome};
 pub use disk::{
     Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile, InspectedOpening,
-    InspectedTable, Inspection, Interrupted, InvalidRecord, ReadProgress, SaveTarget, SavedBuffer,
-    StorageOptions, inspect,
+    InspectedTable, Inspection, Interrupted, InvalidRecord, ReadProgress, SaveContents, SaveTarget,
+    SavedBuffer, StorageOptions, inspect,
 };
 pub use engine::{Engine, OpenOptions, derive_number, unsent_items_note};
 pub use huge_pages::request_huge_pages;

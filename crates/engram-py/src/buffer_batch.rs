@@ -14,6 +14,8 @@ pub(crate) struct BufferBatch {
     arrays: BatchArrays,
     drawn: Drawn,
     num_envs: usize,
+    /// Number of steps whose cells were staged for a device when the items were drawn, ever.
+    staged_end: u64,
 }
 
 impl BufferBatch {
@@ -22,7 +24,14 @@ impl BufferBatch {
             arrays,
             drawn,
             num_envs,
+            staged_end: 0,
         }
+    }
+
+    /// Returns the batch of items that were drawn when this many steps had been staged for a device.
+    pub(crate) fn with_staged_end(mut self, staged_end: u64) -> Self {
+        self.staged_end = staged_end;
+        self
     }
 
     /// The probability of each item.
@@ -38,6 +47,12 @@ impl BufferBatch {
     #[getter]
     fn data(&self, py: Python<'_>) -> Py<PyAny> {
         self.arrays.data.clone_ref(py)
+    }
+
+    /// Number of steps whose cells must be on the device before those of this batch are read there, ever staged.
+    #[getter]
+    fn staged_end(&self) -> u64 {
+        self.staged_end
     }
 
     /// Arrays of the columns that are not part of `data`, in order.

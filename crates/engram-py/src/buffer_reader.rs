@@ -88,17 +88,17 @@ impl BufferReader {
                 buffer.gather(drawn, outputs.collect())
             }
         };
-        let drawn = match &mut unread {
+        let (drawn, staged_end) = match &mut unread {
             Unread::Shuffled(keys) => this.locked(py, bytes, |mut buffer| {
                 let drawn = buffer.take(keys, items); // may draw goals
                 let buffer = RwLockWriteGuard::downgrade(buffer);
                 gather(&buffer, &drawn)?;
-                Ok(drawn)
+                Ok((drawn, this.staged_end()))
             }),
             Unread::Ordered(scan) => this.reading(py, bytes, |buffer| {
                 let drawn = buffer.read(scan, items);
                 gather(buffer, &drawn)?;
-                Ok(drawn)
+                Ok((drawn, this.staged_end()))
             }),
         }?;
         *self.unread() = Some(unread);
@@ -107,6 +107,7 @@ impl BufferReader {
             return Ok(None);
         }
         let arrays = columns.arrays(py, buffers, items)?;
-        Ok(Some(BufferBatch::new(arrays, drawn, this.num_envs())))
+        let batch = BufferBatch::new(arrays, drawn, this.num_envs());
+        Ok(Some(batch.with_staged_end(staged_end)))
     }
 }

@@ -138,6 +138,17 @@ impl StepColumns {
         columns.collect()
     }
 
+    /// NumPy dtype and shape of each column of a step.
+    pub(crate) fn dtypes<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> Vec<(Bound<'py, PyArrayDescr>, Vec<usize>)> {
+        let columns = self.columns.iter();
+        let columns =
+            columns.map(|column| (column.dtype.bind(py).clone(), column.cell.shape.to_vec()));
+        columns.collect()
+    }
+
     /// Reads steps: their cells, column by column, and the number of steps of each environment.
     ///
     /// # Errors

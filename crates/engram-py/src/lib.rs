@@ -13,6 +13,7 @@ mod buffer_output;
 mod buffer_reader;
 mod buffer_steps;
 mod config;
+mod device_columns;
 mod dtypes;
 mod durable;
 mod errors;
@@ -84,7 +85,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reverb_import::import_reverb, module)?)?;
     module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;
     module.add_function(wrap_pyfunction!(long_wait::set_long_wait, module)?)?;
-    module.add_function(wrap_pyfunction!(replay_buffer::mapped_signature, module)?)?;
+    module.add_function(wrap_pyfunction!(saved_buffer::mapped_signature, module)?)?;
     module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;
     module.add_function(wrap_pyfunction!(structure::names, module)?)?;
     module.add_function(wrap_pyfunction!(structure::unflatten, module)?)?;

@@ -1,28 +1,29 @@
 //! The native class of `engram.buffers.ReplayBuffer`.
 
+mod adding;
+
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use engram_core::pool::Pool;
-use engram_core::ring::{EpisodeColumns, ItemStart, StepBuffer, StepBufferOptions};
-use engram_core::{CellSpec, Result, Schema, Shape, SharedBytes, Signature};
-use engram_engine::{self as engine, SaveTarget, request_huge_pages};
-use numpy::{PyArray1, PyArrayMethods};
+use engram_core::ring::{DeviceCells, EpisodeColumns, ItemStart, StepBuffer, StepBufferOptions};
+use engram_core::{CellSpec, Result, Schema, Shape, Signature};
+use engram_engine::{self as engine, SaveContents, SaveTarget, request_huge_pages};
+use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyReadwriteArray1};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
 
 use crate::buffer_batch::BufferBatch;
-use crate::buffer_columns::BatchColumns;
+use crate::buffer_columns::{BatchColumns, Column};
 use crate::buffer_env_ids::{all_envs, read_env_id, read_env_ids, unknown_env};
-use crate::buffer_episodes::check_episode;
 use crate::buffer_items::{BufferItemsConfig, BufferSamplerConfig};
 use crate::buffer_reader::{BufferReader, Unread};
-use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
-use crate::config::signature_to_python;
+use crate::buffer_steps::{LeadingAxes, StepColumns};
+use crate::device_columns::{DeviceColumns, DeviceConfig, StagedBlock};
 use crate::gil::{ForkGuard, detached};
-use crate::leaf::{MIN_DETACHED_BYTES, prevent_resize};
-use crate::saved_buffer::{SavedBuffer, interruptible, signature_of};
+use crate::leaf::MIN_DETACHED_BYTES;
+use crate::saved_buffer::{SavedBuffer, interruptible};
 use crate::store::entropy;
 use crate::structure::Structure;
 use crate::{config, errors};
@@ -34,6 +35,8 @@ pub(crate) struct ReplayBuffer {
     /// No thread acquires the GIL while it holds this lock.
     buffer: ForkGuard<RwLock<engine::ReplayBuffer>>,
     columns: StepColumns,
+    /// The columns on a device; `None` if all are in the ring.
+    device: Option<DeviceColumns>,
     /// Names, nesting, dtypes and shapes of the columns of a step.
     schema: Arc<Schema>,
     /// Structure of an item.
@@ -106,53 +109,6 @@ impl ReplayBuffer {
         outcome.map_err(|error| errors::to_py(py, &error))
     }
 
-    /// Adds steps of these environments.
-    fn add_to(
-        &self,
-        envs: &[usize],
-        steps: &Bound<'_, PyAny>,
-        leading: LeadingAxes,
-    ) -> PyResult<()> {
-        let py = steps.py();
-        let (cells, count) = self.columns.read(steps, leading)?;
-        let lock = self.buffer.get(py)?;
-        let num_steps = envs.len() * count;
-        let is_episode = matches!(leading, LeadingAxes::Steps);
-        let read = || -> PyResult<Vec<SharedBytes<'_>>> {
-            let bytes: Vec<_> = cells.iter().map(Cells::bytes).collect();
-            self.columns.check_bytes(py, &bytes, num_steps)?;
-            if is_episode {
-                check_episode(py, &bytes, count, self.episode_columns)?;
-            }
-            Ok(bytes)
-        };
-        let bytes = read()?;
-        let total: usize = bytes.iter().map(|bytes| bytes.len()).sum();
-        let add = |mut buffer: RwLockWriteGuard<'_, engine::ReplayBuffer>, bytes: &[_]| {
-            buffer.check_open()?;
-            match envs {
-                [env] if is_episode => buffer.add_episode(*env, bytes, count),
-                _ => buffer.add(envs, bytes, count),
-            }
-        };
-        let failed = |error| errors::to_py(py, &error);
-        if total < self.min_detached_bytes
-            && let Some(buffer) = lock.try_write()
-        {
-            return add(buffer, &bytes).map_err(failed);
-        }
-        // Before any address or length is read, because preventing a resize may run Python code.
-        let resize_guards = cells
-            .iter()
-            .filter_map(Cells::array)
-            .map(prevent_resize)
-            .collect::<PyResult<Vec<_>>>()?;
-        let bytes = read()?;
-        let added = py.detach(|| add(lock.write(), &bytes));
-        drop(resize_guards);
-        added.map_err(failed)
-    }
-
     /// The columns of a batch of the buffer's items.
     pub(crate) fn item_columns(&self) -> BatchColumns<'_> {
         BatchColumns {
@@ -163,11 +119,20 @@ impl ReplayBuffer {
         }
     }
 
+    /// Names, dtypes and shapes of the columns of steps in the ring, or of sequences of this many steps.
+    fn step_cells(&self, sequence_length: Option<usize>) -> Vec<Column> {
+        let mut columns = self.columns.columns(sequence_length);
+        if let Some(device) = &self.device {
+            device.replace_cells(columns.iter_mut().map(|(_, cell)| cell), sequence_length);
+        }
+        columns
+    }
+
     /// The columns of a batch of steps.
     pub(crate) fn step_columns(&self) -> BatchColumns<'_> {
         BatchColumns {
             structure: self.columns.structure(),
-            columns: Cow::Owned(self.columns.columns(None)),
+            columns: Cow::Owned(self.step_cells(None)),
             steps_per_item: 1,
             pool: &self.pool,
         }
@@ -183,7 +148,7 @@ impl ReplayBuffer {
             return Err(errors::invalid(py, text));
         }
         Ok(BatchColumns {
-            columns: Cow::Owned(self.columns.columns(Some(length))),
+            columns: Cow::Owned(self.step_cells(Some(length))),
             steps_per_item: length,
             ..self.step_columns()
         })
@@ -193,12 +158,29 @@ impl ReplayBuffer {
     pub(crate) fn num_envs(&self) -> usize {
         self.envs.len()
     }
+
+    /// Number of steps whose cells were ever staged for a device.
+    pub(crate) fn staged_end(&self) -> u64 {
+        self.device.as_ref().map_or(0, DeviceColumns::staged_end)
+    }
+
+    /// The cells on a device, in these copies of its arrays.
+    fn device_cells<'a>(
+        &self,
+        copies: &'a mut [PyReadwriteArray1<'_, u8>],
+    ) -> PyResult<DeviceCells<'a>> {
+        let copies = copies.iter_mut().map(PyReadwriteArray1::as_slice_mut);
+        let copies = copies.collect::<Result<Vec<_>, _>>()?;
+        let device = self.device.as_ref();
+        Ok(device.map_or_else(Vec::new, |device| device.device_cells(copies)))
+    }
 }
 
 #[pymethods]
 impl ReplayBuffer {
     #[new]
-    #[pyo3(signature = (signature, items, size, sampler, seed, path = None))]
+    #[pyo3(signature = (signature, items, size, sampler, seed, path = None, device = None))]
+    #[expect(clippy::too_many_arguments, reason = "called at one place")]
     fn new(
         py: Python<'_>,
         signature: &Bound<'_, PyAny>,
@@ -207,6 +189,7 @@ impl ReplayBuffer {
         sampler: BufferSamplerConfig,
         seed: u64,
         path: Option<PathBuf>,
+        device: Option<DeviceConfig>,
     ) -> PyResult<Self> {
         let items: BufferItemsConfig = items.extract()?;
         let (num_envs, length) = size;
@@ -234,6 +217,11 @@ impl ReplayBuffer {
             layout,
             cells: cells.clone().into(),
         };
+        let device = device.and_then(|config| DeviceColumns::new(config, &cells, length));
+        let mut cells = cells; // those of the ring, from now on
+        if let Some(device) = &device {
+            device.replace_cells(cells.iter_mut(), None);
+        }
         let outputs = items.outputs(&cells);
         let item_columns = outputs.iter().map(|output| output.cell.clone());
         let item_columns = items.names.iter().cloned().zip(item_columns).collect();
@@ -271,6 +259,7 @@ impl ReplayBuffer {
         Ok(Self {
             buffer: ForkGuard::new("replay buffer", RwLock::new(buffer)),
             columns,
+            device,
             schema,
             structure: Structure::parse(py, &items.structure)?,
             outputs: item_columns,
@@ -284,39 +273,43 @@ impl ReplayBuffer {
     }
 
     #[pyo3(signature = (step, *, env_id = None))]
-    fn add(&self, step: &Bound<'_, PyAny>, env_id: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let env = read_env_id(step.py(), env_id, &self.envs)?;
-        self.add_to(&[env], step, LeadingAxes::None)
+    fn add(
+        slf: &Bound<'_, Self>,
+        step: &Bound<'_, PyAny>,
+        env_id: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let env = read_env_id(step.py(), env_id, &slf.get().envs)?;
+        Self::add_to(slf, &[env], step, LeadingAxes::None)
     }
 
     #[pyo3(signature = (steps, *, env_ids = None))]
     fn add_batch(
-        &self,
+        slf: &Bound<'_, Self>,
         steps: &Bound<'_, PyAny>,
         env_ids: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let envs = read_env_ids(env_ids, &self.envs)?;
-        self.add_to(&envs, steps, LeadingAxes::Envs(envs.len()))
+        let envs = read_env_ids(env_ids, &slf.get().envs)?;
+        Self::add_to(slf, &envs, steps, LeadingAxes::Envs(envs.len()))
     }
 
     #[pyo3(signature = (steps, *, env_ids = None))]
     fn add_steps(
-        &self,
+        slf: &Bound<'_, Self>,
         steps: &Bound<'_, PyAny>,
         env_ids: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let envs = read_env_ids(env_ids, &self.envs)?;
-        self.add_to(&envs, steps, LeadingAxes::EnvsAndSteps(envs.len()))
+        let envs = read_env_ids(env_ids, &slf.get().envs)?;
+        Self::add_to(slf, &envs, steps, LeadingAxes::EnvsAndSteps(envs.len()))
     }
 
     #[pyo3(signature = (steps, *, env_id = None))]
     fn add_episode(
-        &self,
+        slf: &Bound<'_, Self>,
         steps: &Bound<'_, PyAny>,
         env_id: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let env = read_env_id(steps.py(), env_id, &self.envs)?;
-        self.add_to(&[env], steps, LeadingAxes::Steps)
+        let env = read_env_id(steps.py(), env_id, &slf.get().envs)?;
+        Self::add_to(slf, &[env], steps, LeadingAxes::Steps)
     }
 
     #[pyo3(signature = (*, env_ids = None))]
@@ -338,16 +331,16 @@ impl ReplayBuffer {
     ) -> PyResult<BufferBatch> {
         let columns = self.item_columns();
         let bytes = columns.batch_bytes(batch_size);
-        let (arrays, drawn) = columns.fill(py, batch_size, out, |outputs| {
+        let (arrays, (drawn, staged_end)) = columns.fill(py, batch_size, out, |outputs| {
             self.locked(py, bytes, |mut buffer| {
                 let drawn = buffer.draw(batch_size, replacement)?;
                 // Other threads can ask for the sizes while this one copies.
                 let buffer = RwLockWriteGuard::downgrade(buffer);
                 buffer.gather(&drawn, outputs)?;
-                Ok(drawn)
+                Ok((drawn, self.staged_end()))
             })
         })?;
-        Ok(BufferBatch::new(arrays, drawn, self.num_envs()))
+        Ok(BufferBatch::new(arrays, drawn, self.num_envs()).with_staged_end(staged_end))
     }
 
     /// Draws `n` sequences of `length` steps; see [`StepBuffer::draw_sequences`].
@@ -450,15 +443,67 @@ impl ReplayBuffer {
         })
     }
 
-    /// Saves the buffer to a file; returns its size in bytes.
-    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<u64> {
+    /// Dtype and shape of each column of a step.
+    fn columns<'py>(&self, py: Python<'py>) -> Vec<(Bound<'py, PyArrayDescr>, Vec<usize>)> {
+        self.columns.dtypes(py)
+    }
+
+    /// Numbers of the columns that are on a device.
+    fn device_columns(&self) -> Vec<usize> {
+        self.device
+            .as_ref()
+            .map_or_else(Vec::new, DeviceColumns::numbers)
+    }
+
+    /// The next cells that must be written to the device, out of the first `end` steps that were staged, by default all;
+    /// None if there are none.
+    #[pyo3(signature = (end, padded))]
+    fn staged<'py>(
+        &self,
+        py: Python<'py>,
+        end: Option<u64>,
+        padded: bool,
+    ) -> PyResult<Option<StagedBlock<'py>>> {
+        self.buffer.get(py)?;
+        let Some(device) = &self.device else {
+            return Ok(None);
+        };
+        device.staged(py, &self.pool, end.unwrap_or(u64::MAX), padded)
+    }
+
+    /// Records that the first `end` steps that were staged are on the device.
+    fn mark_written(&self, py: Python<'_>, end: u64) -> PyResult<()> {
+        self.buffer.get(py)?;
+        if let Some(device) = &self.device {
+            device.mark_written(end);
+        }
+        Ok(())
+    }
+
+    /// Saves the buffer to a file; returns its size in bytes. `device_cells` are copies of the arrays on the device.
+    #[pyo3(signature = (path, device_cells = Vec::new()))]
+    fn save(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        mut device_cells: Vec<PyReadwriteArray1<'_, u8>>,
+    ) -> PyResult<u64> {
         let lock = self.buffer.get(py)?;
+        let mut cells = self.device_cells(&mut device_cells)?;
         let bytes = interruptible(py, move |interrupted| {
             match SaveTarget::lock(&path, interrupted)? {
                 Some(target) => {
                     let buffer = lock.read();
                     buffer.check_open()?;
-                    target.save(&buffer, &self.schema, entropy(), interrupted)
+                    if let Some(device) = &self.device {
+                        device.add_staged(&mut cells);
+                    }
+                    let contents = SaveContents {
+                        buffer: &buffer,
+                        device_cells: &cells,
+                        schema: &self.schema,
+                    };
+                    target.save(contents, entropy(), interrupted)
                 }
                 None => Ok(None),
             }
@@ -466,15 +511,22 @@ impl ReplayBuffer {
         Ok(bytes.unwrap_or_default())
     }
 
-    /// Fills the buffer, to which no step was added, from a save.
-    fn restore(&self, py: Python<'_>, saved: &SavedBuffer) -> PyResult<()> {
+    /// Fills the buffer, to which no step was added, from a save; and `device_cells`, zeros, with the cells of the device.
+    #[pyo3(signature = (saved, device_cells = Vec::new()))]
+    fn restore(
+        &self,
+        py: Python<'_>,
+        saved: &SavedBuffer,
+        mut device_cells: Vec<PyReadwriteArray1<'_, u8>>,
+    ) -> PyResult<()> {
         let lock = self.buffer.get(py)?;
+        let cells = self.device_cells(&mut device_cells)?;
         let saved = saved.take(py)?;
-        interruptible(py, |interrupted| {
+        interruptible(py, move |interrupted| {
             let mut buffer = lock.write();
             buffer.check_open()?;
             saved.check_schema(&self.schema)?;
-            saved.restore(&mut buffer, interrupted)
+            saved.restore(&mut buffer, cells, interrupted)
         })?;
         Ok(())
     }
@@ -495,6 +547,9 @@ impl ReplayBuffer {
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let lock = self.buffer.get(py)?;
+        if let Some(device) = &self.device {
+            device.mark_written(u64::MAX); // frees the staged cells
+        }
         detached(py, || lock.write().close())
     }
 
@@ -514,15 +569,4 @@ impl ReplayBuffer {
     fn sizes(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
         self.reading(py, 0, |buffer| Ok((buffer.len(), buffer.num_items())))
     }
-}
-
-/// Returns the signature of the steps in the file of a buffer; `None` if there is no file.
-#[pyfunction]
-pub(crate) fn mapped_signature(
-    py: Python<'_>,
-    path: PathBuf,
-) -> PyResult<Option<Bound<'_, PyAny>>> {
-    let schema = detached(py, move || engine::ReplayBuffer::schema_of(&path))?;
-    let schema = schema.map(|schema| signature_to_python(py, &signature_of(&schema)));
-    schema.transpose()
 }

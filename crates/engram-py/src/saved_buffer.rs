@@ -53,6 +53,17 @@ impl SavedBuffer {
     }
 }
 
+/// Returns the signature of the steps in the file of a buffer; `None` if there is no file.
+#[pyfunction]
+pub(crate) fn mapped_signature(
+    py: Python<'_>,
+    path: PathBuf,
+) -> PyResult<Option<Bound<'_, PyAny>>> {
+    let schema = detached(py, move || engram_engine::ReplayBuffer::schema_of(&path))?;
+    let schema = schema.map(|schema| signature_to_python(py, &signature_of(&schema)));
+    schema.transpose()
+}
+
 /// The signature of steps of this schema.
 pub(crate) fn signature_of(schema: &Schema) -> Signature {
     let columns = schema.layout.names.iter().zip(&schema.cells);

@@ -1,4 +1,6 @@
-"""Replay buffers of one process, in memory or in a mapped file, which sample steps, transitions, sequences or episodes.
+"""Replay buffers of one process, in memory, in a mapped file or on a device.
+
+They sample steps, transitions, sequences or episodes.
 
 See docs/buffers.md. For tables that several processes share, or that survive a crash, see `engram.Store`.
 """
@@ -9,7 +11,7 @@ from engram.buffers.hindsight import HER
 from engram.buffers.items import Episodes, Sequences, Steps, Transitions
 from engram.buffers.recent_mix import RecentMix
 from engram.buffers.replay_buffer import ReplayBuffer
-from engram.buffers.storage import MappedFile
+from engram.buffers.storage import JaxArrays, MappedFile, TorchTensors
 
 __all__ = [
     "HER",
@@ -17,10 +19,12 @@ __all__ = [
     "BufferBatchInfo",
     "Episodes",
     "FrameStack",
+    "JaxArrays",
     "MappedFile",
     "RecentMix",
     "ReplayBuffer",
     "Sequences",
     "Steps",
+    "TorchTensors",
     "Transitions",
 ]

@@ -1,12 +1,15 @@
 """Batches that a replay buffer samples."""
 
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
 from engram._batch_base import BatchBase, BatchInfoBase
+
+if TYPE_CHECKING:
+    from engram.buffers._device_buffer import DeviceBatch
 
 __all__ = ["BufferBatch", "BufferBatchInfo", "BufferDivisor"]
 
@@ -23,7 +26,7 @@ class BufferBatchInfo(BatchInfoBase):
 
     __slots__ = ()
 
-    _native: _engram.BufferBatch
+    _native: "_engram.BufferBatch | DeviceBatch"
     _names = ("key", "env_id", "position", "probability", "priority", "relabeled")
 
     @property
@@ -71,15 +74,16 @@ class BufferBatch(BatchBase):
 
     Attributes:
         data: Nest of the items' data, with NumPy arrays `[B, ...]`, or `[B, T, ...]` for sequences and episodes. The
-            arrays own their memory. Nothing changes them later, unless they are given as `out` of another call.
+            arrays own their memory. Nothing changes them later, unless they are given as `out` of another call. With
+            `storage` on a device, they are PyTorch tensors or JAX arrays there.
         info: Keys, probabilities and other metadata, one per item.
     """
 
     __slots__ = ()
 
-    _native: _engram.BufferBatch
+    _native: "_engram.BufferBatch | DeviceBatch"
 
-    def __init__(self, native: _engram.BufferBatch) -> None:
+    def __init__(self, native: "_engram.BufferBatch | DeviceBatch") -> None:
         self._native = native
         self.data = native.data
         self.info = BufferBatchInfo(native)

@@ -14,12 +14,13 @@ from engram import _checks, _engram
 from engram._item_arrays import key_array, priority_array
 from engram._store_options import checked_seed
 from engram._text import counted
+from engram.buffers._device_buffer import DeviceBatch, DeviceBuffer, DeviceReader
 from engram.buffers._steps import derive_signature
 from engram.buffers.buffer_batch import BufferBatch
 from engram.buffers.hindsight import HER
 from engram.buffers.items import CompiledSampler, Episodes, Items, Steps, episode_columns
 from engram.buffers.recent_mix import RecentMix
-from engram.buffers.storage import MappedFile
+from engram.buffers.storage import DeviceStorage, MappedFile
 from engram.buffers.transforms import Transform, checked_transforms
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError, UnsatisfiableError
 from engram.selectors import Prioritized, Uniform
@@ -66,7 +67,8 @@ class ReplayBuffer:
         seed: Seed of all random choices. They do not depend on the number of threads. Default: a random one. With a
             file that exists, it has no influence: the random state is that of the file.
         storage: `MappedFile(path)`: the steps are in this file, which can be larger than the memory and outlives the
-            process. Default: in memory.
+            process. `TorchTensors(device)` or `JaxArrays(device)`: they are on a device, such as a GPU, and so are the
+            data of batches. Default: in memory.
 
     Raises:
         InvalidArgumentError: An argument is invalid, or the rings are too short for one item, or for `Episodes` for one
@@ -74,6 +76,7 @@ class ReplayBuffer:
         SignatureError: The columns of `signature` are not supported, or not those that `items` needs. With a file that
             exists: they are not those of the file.
         OutOfMemoryError: The memory for the columns of `signature` cannot be reserved.
+        ModuleNotFoundError: The framework of `storage` is not installed.
         PriorityError: The weight of a priority in the file, `priority ** exponent`, is above 1e290.
         StorageError: The file cannot be created, for example because the disk is full; it is damaged, not that of a
             buffer, or in use.
@@ -89,7 +92,7 @@ class ReplayBuffer:
         transforms: Sequence[Transform] = (),
         sampler: Uniform | Prioritized | RecentMix = Uniform(),  # noqa: B008, a constant
         seed: int | None = None,
-        storage: MappedFile | None = None,
+        storage: MappedFile | DeviceStorage | None = None,
     ) -> None:
         self._num_envs = _checks.integer("`num_envs`", num_envs, high=_checks.MAX_I32)
         capacity = _checks.integer("`capacity`", capacity, high=_MAX_CAPACITY)
@@ -114,15 +117,20 @@ class ReplayBuffer:
                 f"items of up to {counted(items._max_steps, 'step')}{before}{until}; got {capacity}"  # noqa: SLF001
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
+        kinds = "one of engram.buffers: MappedFile(...), TorchTensors(...), JaxArrays(...); or None"
+        _checks.instance_of("`storage`", storage, MappedFile | DeviceStorage | None, kinds)
         self._path: str | None = None
-        if storage is not None:
-            _checks.instance_of("`storage`", storage, MappedFile, "engram.buffers.MappedFile(...) or None")
+        self._device: DeviceStorage | None = None
+        if isinstance(storage, MappedFile):
             self._path = str(Path(storage.path).absolute())  # the first step may be added in another directory
             of_file = _engram.mapped_signature(self._path)
             signature = of_file if signature is None else signature
+        elif storage is not None:
+            storage._arrays()  # noqa: SLF001, of this package; checks the device
+            self._device = storage
         self._first_add_lock = threading.Lock()  # held while the first step creates the native buffer
         self._is_closed = False
-        self._native: _engram.ReplayBuffer | None = None
+        self._native: _engram.ReplayBuffer | DeviceBuffer | None = None
         if signature is not None:
             self._use(self._create(signature))
 
@@ -224,7 +232,7 @@ class ReplayBuffer:
             replacement: If False, all items of the batch are different ones. Only with `Uniform`.
             out: Nest of arrays to write the data to, such as `batch.data` of an earlier batch of the same size. Its
                 arrays must be writable, in C order, and have the shapes and dtypes of the batch. After an error, their
-                contents are undefined. Default: new arrays.
+                contents are undefined. Not with `storage` on a device. Default: new arrays.
 
         Returns:
             The items, as `BufferBatch`; its `data` is `out` if that is given.
@@ -241,6 +249,11 @@ class ReplayBuffer:
         if not replacement and not isinstance(self._sampler, Uniform):
             kind = type(self._sampler).__name__
             raise InvalidArgumentError(f"`replacement` must be True with a {kind} sampler; got False")
+        if out is not None and self._device is not None:
+            raise InvalidArgumentError(
+                f"`out` must be None with storage={type(self._device).__name__}(...), whose batches are always new; "
+                f"got {_checks.short_repr(out)}"
+            )
         if (native := self._open_native()) is None:
             raise UnsatisfiableError("the replay buffer is empty; add steps before sampling")
         return self._finished(native.sample(size, bool(replacement), out))
@@ -475,13 +488,13 @@ class ReplayBuffer:
             f"{counted(self.num_items, 'item')}, {settings})"
         )
 
-    def _open_native(self) -> _engram.ReplayBuffer | None:
+    def _open_native(self) -> _engram.ReplayBuffer | DeviceBuffer | None:
         """Returns the native buffer, which checks in each call that it is open; None if there are no columns yet."""
         if self._native is None and self._is_closed:
             raise ClosedError("the replay buffer is closed")
         return self._native
 
-    def _create(self, signature: Any) -> _engram.ReplayBuffer:  # noqa: ANN401, a nest
+    def _create(self, signature: Any) -> _engram.ReplayBuffer | DeviceBuffer:  # noqa: ANN401, a nest
         """Returns the native buffer for steps of this signature."""
         structure = _engram.flatten(signature)[2]
         items = self._items._compile(structure)  # noqa: SLF001, this package's own
@@ -498,6 +511,9 @@ class ReplayBuffer:
         elif isinstance(self._sampler, RecentMix):
             sampler = CompiledSampler(recent=self._sampler._compile(self._num_envs))  # noqa: SLF001, of this package
         size = (self._num_envs, self._ring_length)
+        if self._device is not None:
+            arrays = self._device._arrays()  # noqa: SLF001, of this package
+            return DeviceBuffer(arrays, signature, items, size=size, sampler=sampler, seed=self._seed)
         return _engram.ReplayBuffer(signature, items, size, sampler, self._seed, self._path)
 
     def _add(self, method: str, steps: Any, leading_axes: Sequence[str], **environments: Any) -> None:  # noqa: ANN401
@@ -508,7 +524,13 @@ class ReplayBuffer:
             else:
                 self._start(self._create(derive_signature(steps, leading_axes)), method, steps, **environments)
 
-    def _start(self, native: _engram.ReplayBuffer, method: str, data: Any, **environments: Any) -> None:  # noqa: ANN401
+    def _start(
+        self,
+        native: _engram.ReplayBuffer | DeviceBuffer,
+        method: str,
+        data: Any,  # noqa: ANN401, a nest or a save
+        **environments: Any,  # noqa: ANN401
+    ) -> None:
         """Uses a new native buffer if this method accepts the data; otherwise discards it."""
         try:
             getattr(native, method)(data, **environments)
@@ -517,7 +539,7 @@ class ReplayBuffer:
             raise
         self._use(native)
 
-    def _use(self, native: _engram.ReplayBuffer) -> None:
+    def _use(self, native: _engram.ReplayBuffer | DeviceBuffer) -> None:
         """Makes `native` the buffer that all methods use."""
         self._native = native
         # Calls skip the Python methods above, which cost more than the checks of the native ones.
@@ -525,16 +547,20 @@ class ReplayBuffer:
             if getattr(type(self), name) is getattr(ReplayBuffer, name):
                 setattr(self, name, getattr(native, name))
 
-    def _batches(self, reader: _engram.BufferReader, batch_size: int, *, drop_last: bool) -> Iterator[BufferBatch]:
+    def _batches(
+        self, reader: _engram.BufferReader | DeviceReader, batch_size: int, *, drop_last: bool
+    ) -> Iterator[BufferBatch]:
         """Yields the batches of an epoch or a scan."""
         while (native := reader.next(batch_size)) is not None:
             if drop_last and len(native) < batch_size:
                 return
             yield self._finished(native)
 
-    def _finished(self, native: _engram.BufferBatch) -> BufferBatch:
+    def _finished(self, native: _engram.BufferBatch | DeviceBatch) -> BufferBatch:
         """Returns a batch, after setting the rewards of the items that got another goal."""
         batch = BufferBatch(native)
         if self._rewards is not None and (relabeled := batch.info.relabeled) is not None:
             self._rewards.write(batch.data, relabeled, native.hidden())
+        if isinstance(native, DeviceBatch):
+            batch.data = native.complete(batch.data)
         return batch

@@ -23,14 +23,9 @@ with importing_extra("torch", "engram.data.torch"):
     from torch.utils.data import IterableDataset, get_worker_info
     from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
-__all__ = ["batches", "dataset", "identity_collate"]
+    from engram._torch_tensors import as_tensor, usable_device
 
-# NumPy has these dtypes from `ml_dtypes`; PyTorch accepts only their bits, as integers.
-_AS_BITS = {
-    "bfloat16": (np.int16, torch.bfloat16),
-    "float8_e4m3fn": (np.uint8, torch.float8_e4m3fn),
-    "float8_e5m2": (np.uint8, torch.float8_e5m2),
-}
+__all__ = ["batches", "dataset", "identity_collate"]
 
 
 def dataset(
@@ -71,7 +66,7 @@ def dataset(
         UnknownTableError, UnsatisfiableError, ClosedError, UnavailableError, DeadlineExceededError: See
             `engram.data.numpy.dataset`.
     """
-    return _Dataset(TableReader.of(store, table, options), _usable_device(device))
+    return _Dataset(TableReader.of(store, table, options), usable_device(device))
 
 
 def batches(
@@ -110,7 +105,7 @@ def batches(
             or PyTorch cannot use the device.
         UnsatisfiableError, OutOfMemoryError, ClosedError: On iteration: see `ReplayBuffer.sample`.
     """
-    leaf = partial(_leaf, device=_usable_device(device))
+    leaf = partial(_leaf, device=usable_device(device))
     return sampled_batches(
         buffer, batch_size, lambda data: optree.tree_map(leaf, data), prefetch=prefetch, replacement=replacement
     )
@@ -160,20 +155,6 @@ class _Dataset(IterableDataset[Element]):
         yield from reader.elements(_converter(self._device))
 
 
-def _usable_device(device: torch.device | str | int | None) -> torch.device | None:
-    """Returns the device after checking that PyTorch can use it; None stays None."""
-    if device is None:
-        return None
-    try:
-        # An unusable device fails here, not during the first batch.
-        return torch.empty(0, device=device).device
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InvalidArgumentError(
-            f"`device` must be a device that PyTorch can use here; got {device!r}: {reason}"
-        ) from None
-
-
 def _converter(device: torch.device | None) -> ColumnConverter:
     def convert(columns: list[Array], splits: list[Array | None]) -> list[Any]:
         offsets = _Offsets(device)
@@ -185,19 +166,13 @@ def _converter(device: torch.device | None) -> ColumnConverter:
     return convert
 
 
-def _leaf(array: Array, device: torch.device | None) -> Any:  # noqa: ANN401, a tensor or text
+def _leaf(array: Array | torch.Tensor, device: torch.device | None) -> Any:  # noqa: ANN401, a tensor or text
     """Returns the array as a tensor, copied to `device` unless that is None; text stays an array."""
+    if isinstance(array, torch.Tensor):  # of a replay buffer whose steps are on a device
+        return array if device is None else array.to(device, non_blocking=True)
     if array.dtype == object:
         return array
-    as_bits = _AS_BITS.get(array.dtype.name)
-    tensor = torch.from_numpy(array if as_bits is None else array.view(as_bits[0]))
-    if as_bits is not None:
-        tensor = tensor.view(as_bits[1])
-    if device is None:
-        return tensor
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
+    return as_tensor(array, device)
 
 
 def _ragged(column: Array, split: Array, offsets: "_Offsets") -> Any:  # noqa: ANN401, a nested tensor or text

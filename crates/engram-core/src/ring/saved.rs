@@ -1,7 +1,7 @@
 //! Saving a [`StepBuffer`], and filling one from a save: the steps of environments, in runs of consecutive ones.
 
 use super::reopen::MAX_STEPS;
-use super::{CUT, ENDED, EnvRing, FIRST, StepBuffer, TERMINATED, filled};
+use super::{CUT, DeviceCells, ENDED, EnvRing, FIRST, StepBuffer, TERMINATED, filled};
 use crate::error::{Error, Result};
 use crate::selector::TableRng;
 use crate::shared_bytes::SharedBytes;
@@ -97,10 +97,20 @@ impl StepBuffer {
         })
     }
 
-    /// The cells of each column of a run.
-    pub fn cells(&self, run: StepRun) -> impl Iterator<Item = &[u8]> {
-        self.ring.columns.iter().map(move |column| {
-            &column.bytes[run.row * column.cell_bytes..(run.row + run.len) * column.cell_bytes]
+    /// The cells of each column of a run; `device_cells` are read if the ring has only their numbers.
+    pub fn cells<'a>(
+        &'a self,
+        run: StepRun,
+        device_cells: &'a DeviceCells<'_>,
+    ) -> impl Iterator<Item = &'a [u8]> {
+        let rows = self.ring.num_envs() * self.ring.length;
+        let columns = self.ring.columns.iter().enumerate();
+        columns.map(move |(number, column)| {
+            let (bytes, cell_bytes) = match device_cells.get(number) {
+                Some(Some(cells)) => (&**cells, cells.len() / rows),
+                _ => (&*column.bytes, column.cell_bytes),
+            };
+            &bytes[run.row * cell_bytes..(run.row + run.len) * cell_bytes]
         })
     }
 
@@ -125,13 +135,18 @@ impl StepBuffer {
         &self.rng
     }
 
-    /// Begins to fill the buffer from a save with these steps.
+    /// Begins to fill the buffer from a save with these steps. If the ring has only the numbers of cells, these are written to
+    /// `device_cells`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if steps were added before, or the number of environments differs;
     /// [`Error::Payload`] if the numbers are invalid; [`Error::OutOfMemory`].
-    pub fn begin_restore(&mut self, envs: &[EnvSteps]) -> Result<BufferRestore<'_>> {
-        BufferRestore::new(self, envs)
+    pub fn begin_restore<'a>(
+        &'a mut self,
+        envs: &[EnvSteps],
+        device_cells: DeviceCells<'a>,
+    ) -> Result<BufferRestore<'a>> {
+        BufferRestore::new(self, envs, device_cells)
     }
 }
 
@@ -139,13 +154,18 @@ impl StepBuffer {
 #[derive(Debug)]
 pub struct BufferRestore<'a> {
     buffer: &'a mut StepBuffer,
+    device_cells: DeviceCells<'a>,
     /// For each environment: the position of the next step in the save, and that after its last one.
     missing: Vec<(u64, u64)>,
     is_finished: bool,
 }
 
 impl<'a> BufferRestore<'a> {
-    fn new(buffer: &'a mut StepBuffer, envs: &[EnvSteps]) -> Result<Self> {
+    fn new(
+        buffer: &'a mut StepBuffer,
+        envs: &[EnvSteps],
+        device_cells: DeviceCells<'a>,
+    ) -> Result<Self> {
         let ring = &mut buffer.ring;
         if ring.envs.iter().any(|env| env.added > 0) {
             return Err(Error::InvalidArgument(
@@ -181,6 +201,7 @@ impl<'a> BufferRestore<'a> {
         }
         Ok(Self {
             buffer,
+            device_cells,
             missing,
             is_finished: false,
         })
@@ -212,7 +233,15 @@ impl<'a> BufferRestore<'a> {
                 run.position
             ));
         }
-        let step_bytes: usize = ring.columns.iter().map(|column| column.cell_bytes).sum();
+        let rows = ring.num_envs() * ring.length;
+        let device_cells = &mut self.device_cells;
+        let columns = ring.columns.iter().enumerate();
+        let cell_bytes = columns.map(|(number, column)| match device_cells.get(number) {
+            Some(Some(cells)) => cells.len() / rows,
+            _ => column.cell_bytes,
+        });
+        let cell_bytes: Vec<usize> = cell_bytes.collect();
+        let step_bytes: usize = cell_bytes.iter().sum();
         for (what, bytes, expected) in [
             ("data", Some(run.cells), run.len * step_bytes),
             ("flags", run.flags, run.len),
@@ -238,16 +267,25 @@ impl<'a> BufferRestore<'a> {
         let skipped = usize::try_from(next.saturating_sub(run.position));
         let skipped = skipped.unwrap_or(usize::MAX).min(run.len);
         let priorities = run.priorities.map(|bytes| &bytes.as_chunks().0[skipped..]);
-        index.stage(ring, env, run.len - skipped, priorities)?;
+        let steps = run.len - skipped;
+        index.stage(ring, env, steps, priorities)?;
+        let cell_numbers: Vec<[u8; 8]> = ring.cell_numbers(env, steps).collect();
         let mut columns = Vec::with_capacity(ring.columns.len());
         let mut cells = run.cells;
-        for column in &ring.columns {
-            let (saved, others) = cells.split_at(run.len * column.cell_bytes);
-            columns.push(SharedBytes::from(&saved[skipped * column.cell_bytes..]));
+        for (number, cell_bytes) in cell_bytes.into_iter().enumerate() {
+            let (saved, others) = cells.split_at(run.len * cell_bytes);
+            let saved = &saved[skipped * cell_bytes..];
+            columns.push(SharedBytes::from(match device_cells.get_mut(number) {
+                Some(Some(all)) => {
+                    ring.copy_to_next_rows(env, saved, cell_bytes, all);
+                    cell_numbers.as_flattened()
+                }
+                _ => saved,
+            }));
             cells = others;
         }
         let flags = run.flags.map(|flags| &flags[skipped..]);
-        ring.add_saved(env, &columns, flags, run.len - skipped);
+        ring.add_saved(env, &columns, flags, steps);
         *position += len;
         Ok(())
     }

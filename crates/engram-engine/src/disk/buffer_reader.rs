@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engram_core::ring::{EnvSteps, SavedRun, StepBuffer};
+use engram_core::ring::{DeviceCells, EnvSteps, SavedRun, StepBuffer};
 use engram_core::selector::TableRng;
 use engram_core::{Error, Result, Schema};
 
@@ -91,20 +91,26 @@ impl SavedBuffer {
         check_schema(&self.records.path, self.schema(), of_buffer)
     }
 
-    /// Fills a buffer to which no step was added, whose steps have the schema of the save. A buffer with fewer slots gets
-    /// the newest steps. Returns false if `interrupted` returns true. Then, and after an error, the buffer is unchanged.
+    /// Fills a buffer to which no step was added, whose steps have the schema of the save; and `device_cells`, which are zeros,
+    /// with the cells of which its ring has only the numbers. A buffer with fewer slots gets the newest steps. Returns false if
+    /// `interrupted` returns true. Then, and after an error, the buffer is unchanged.
     ///
     /// # Errors
     /// [`Error::Storage`] if the file cannot be read or is damaged; [`Error::Priority`] if a priority is too large for the
     /// sampler; [`Error::InvalidArgument`] if the buffer has another number of environments or had steps before;
     /// [`Error::OutOfMemory`].
-    pub fn restore(self, buffer: &mut StepBuffer, interrupted: Interrupted<'_>) -> Result<bool> {
+    pub fn restore(
+        self,
+        buffer: &mut StepBuffer,
+        device_cells: DeviceCells<'_>,
+        interrupted: Interrupted<'_>,
+    ) -> Result<bool> {
         let Self {
             mut records,
             header,
         } = self;
         let envs = read_environments(&mut records, header.num_envs)?;
-        let begun = buffer.begin_restore(&envs);
+        let begun = buffer.begin_restore(&envs, device_cells);
         let mut restore = begun.map_err(|error| records.to_error(error))?;
         let mut next_check = INTERRUPT_INTERVAL;
         loop {

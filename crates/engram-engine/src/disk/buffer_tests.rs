@@ -11,7 +11,7 @@ use engram_core::{CellSpec, DType, Layout, Result, Schema, SharedBytes};
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::buffer_reader::SavedBuffer;
-use super::buffer_writer::write;
+use super::buffer_writer::{SaveContents, write};
 use super::directory::Directory as _;
 use super::power_loss::PowerLossDirectory;
 
@@ -88,9 +88,10 @@ fn change(buffer: &mut StepBuffer, rng: &mut TableRng) {
 
 /// All that a save contains, as text.
 fn describe(buffer: &StepBuffer) -> String {
+    let none = Vec::new(); // no device
     let envs = (0..NUM_ENVS).map(|env| {
         let steps = buffer.runs(env, usize::MAX).map(|run| {
-            let cells: Vec<&[u8]> = buffer.cells(run).collect();
+            let cells: Vec<&[u8]> = buffer.cells(run, &none).collect();
             let priorities: Vec<f64> = buffer.priorities(run).into_iter().flatten().collect();
             format!(
                 "{} {cells:?} {:?} {priorities:?}",
@@ -110,12 +111,17 @@ fn describe(buffer: &StepBuffer) -> String {
 fn restored(files: &PowerLossDirectory) -> Result<StepBuffer> {
     let saved = SavedBuffer::read(Path::new("x"), files.open("x").unwrap())?;
     let mut restored = buffer();
-    assert!(saved.restore(&mut restored, &mut || false)?);
+    assert!(saved.restore(&mut restored, Vec::new(), &mut || false)?);
     Ok(restored)
 }
 
 fn save(files: &PowerLossDirectory, buffer: &StepBuffer, id: u64) -> std::io::Result<Option<u64>> {
-    write(files, "x", buffer, &schema(), id, &mut || false)
+    let contents = SaveContents {
+        buffer,
+        device_cells: &Vec::new(),
+        schema: &schema(),
+    };
+    write(files, "x", contents, id, &mut || false)
 }
 
 #[test]
@@ -185,7 +191,8 @@ fn a_failed_restore_leaves_the_buffer_empty() {
         SavedBuffer::read(Path::new("x"), files.open("x").unwrap()).unwrap()
     };
     let (mut target, fresh) = (buffer(), describe(&buffer()));
-    assert!(read(&bytes).restore(&mut target, &mut || false).is_err());
+    let failed = read(&bytes).restore(&mut target, Vec::new(), &mut || false);
+    assert!(failed.is_err());
     assert_eq!((describe(&target), target.num_items()), (fresh, 0));
     // New items get the largest priority, not one that the failed restore has read.
     let add = |buffer: &mut StepBuffer| {

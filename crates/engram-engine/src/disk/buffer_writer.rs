@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use engram_core::ring::{StepBuffer, StepRun};
+use engram_core::ring::{DeviceCells, StepBuffer, StepRun};
 use engram_core::{Error, Result, Schema};
 
 use super::byte_codec::BodyWriter;
@@ -37,6 +37,17 @@ pub struct SaveTarget {
     pub(super) directory: OsDirectory,
 }
 
+/// What is saved.
+#[derive(Clone, Copy, Debug)]
+pub struct SaveContents<'a> {
+    /// The buffer.
+    pub buffer: &'a StepBuffer,
+    /// Copies of its cells that are on a device.
+    pub device_cells: &'a DeviceCells<'a>,
+    /// The schema of its steps.
+    pub schema: &'a Arc<Schema>,
+}
+
 impl SaveTarget {
     /// Waits for the lock of the directory of `path`. Returns `None` if `interrupted` returns true.
     ///
@@ -64,20 +75,19 @@ impl SaveTarget {
         Ok(target.directory.lock_handle(interrupted).then_some(target))
     }
 
-    /// Saves a buffer, whose steps have this schema; returns the size of the file in bytes. The file is durable when this
-    /// returns. It replaces an earlier one only then: after an error or a crash, that one is unchanged. Returns `None` if
-    /// `interrupted` returns true; then, too, an earlier file is unchanged. `id` must differ each time.
+    /// Saves a buffer; returns the size of the file in bytes. The file is durable when this returns. It replaces an earlier
+    /// one only then: after an error or a crash, that one is unchanged. Returns `None` if `interrupted` returns true; then,
+    /// too, an earlier file is unchanged. `id` must differ each time.
     ///
     /// # Errors
     /// [`Error::Storage`] if the file cannot be written.
     pub fn save(
         &self,
-        buffer: &StepBuffer,
-        schema: &Arc<Schema>,
+        contents: SaveContents<'_>,
         id: u64,
         interrupted: Interrupted<'_>,
     ) -> Result<Option<u64>> {
-        let written = write(&self.directory, &self.name, buffer, schema, id, interrupted);
+        let written = write(&self.directory, &self.name, contents, id, interrupted);
         written.map_err(|error| {
             let path = self.path.display();
             Error::Storage(format!("{path} cannot be written: {error}"))
@@ -95,13 +105,12 @@ impl Drop for SaveTarget {
 pub(super) fn write(
     files: &dyn Directory,
     name: &str,
-    buffer: &StepBuffer,
-    schema: &Arc<Schema>,
+    contents: SaveContents<'_>,
     id: u64,
     interrupted: Interrupted<'_>,
 ) -> io::Result<Option<u64>> {
     let unfinished = format!("{name}{UNFINISHED_SUFFIX}");
-    let written = write_unfinished(files, &unfinished, buffer, schema, id, interrupted);
+    let written = write_unfinished(files, &unfinished, contents, id, interrupted);
     let replaced = written.and_then(|bytes| {
         if bytes.is_some() {
             files.replace(&unfinished, name)?;
@@ -125,11 +134,11 @@ pub(super) fn write(
 fn write_unfinished(
     files: &dyn Directory,
     name: &str,
-    buffer: &StepBuffer,
-    schema: &Arc<Schema>,
+    contents: SaveContents<'_>,
     id: u64,
     interrupted: Interrupted<'_>,
 ) -> io::Result<Option<u64>> {
+    let SaveContents { buffer, schema, .. } = contents;
     let header = FileHeader {
         kind: FileKind::SavedBuffer,
         store: id,
@@ -143,7 +152,7 @@ fn write_unfinished(
     out.write_header(buffer, schema);
     let mut bytes_until_check = 0_u64;
     for run in (0..buffer.num_envs()).flat_map(|env| buffer.runs(env, steps_per_record(schema))) {
-        let bytes = out.write_steps(buffer, run);
+        let bytes = out.write_steps(contents, run);
         out.records.check()?;
         bytes_until_check = match bytes_until_check.checked_sub(bytes) {
             Some(left) => left,
@@ -204,7 +213,12 @@ impl BufferWriter {
     }
 
     /// Writes consecutive steps; returns the size of the record.
-    fn write_steps(&mut self, buffer: &StepBuffer, run: StepRun) -> u64 {
+    fn write_steps(&mut self, contents: SaveContents<'_>, run: StepRun) -> u64 {
+        let SaveContents {
+            buffer,
+            device_cells,
+            ..
+        } = contents;
         let mut head = Vec::new();
         head.put_u64(run.env as u64);
         head.put_u64(run.position);
@@ -214,7 +228,7 @@ impl BufferWriter {
             head.put_f64(priority);
         }
         let pieces: Vec<&[u8]> = std::iter::once(&head[..])
-            .chain(buffer.cells(run))
+            .chain(buffer.cells(run, device_cells))
             .collect();
         self.records.add(kind::STEPS, &pieces)
     }

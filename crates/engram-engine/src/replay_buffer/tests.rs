@@ -135,9 +135,10 @@ fn flush(buffer: &mut ReplayBuffer) {
 
 /// Checks the cells and flags of all steps, and that no priority is 0 or NaN.
 fn check(buffer: &ReplayBuffer, case: Case, context: &str) {
+    let none = Vec::new(); // no device
     for env in 0..case.num_envs {
         for run in buffer.runs(env, 1) {
-            let cells: Vec<&[u8]> = buffer.cells(run).collect();
+            let cells: Vec<&[u8]> = buffer.cells(run, &none).collect();
             let x = [env as u64, run.position].map(u64::to_le_bytes).concat();
             assert_eq!(
                 cells,
