@@ -103,6 +103,35 @@ fn a_message_of_many_tiny_structures_is_rejected_before_decoding() {
     assert!(peak < 10_000, "{peak} bytes");
 }
 
+/// `protocol-1.txt` has the messages of version 1 of the protocol, as the release that introduced it sent them, and whether
+/// they are valid alone. They do not change: every later release with this version must read them, and send the same bytes
+/// for the same content. New content gets new messages.
+#[test]
+fn messages_of_earlier_releases_are_read_and_sent() {
+    let recorded: Vec<&str> = include_str!("protocol-1.txt").lines().collect();
+    reset_state(Kind::InsertRequest, true);
+    let current = corpus().into_iter().map(|(kind, message)| {
+        let state = if is_valid(kind, &message) {
+            "valid"
+        } else {
+            "part"
+        };
+        format!("{kind:?} {state} {}", hex(&message))
+    });
+    let current: Vec<String> = current.collect();
+    for line in &recorded {
+        let is_current = current.iter().any(|each| each == line);
+        assert!(is_current, "not sent or not read any more:\n{line}");
+    }
+    let new = current.iter().map(String::as_str);
+    let new: Vec<&str> = new.filter(|line| !recorded.contains(line)).collect();
+    assert!(
+        new.is_empty(),
+        "not in protocol-1.txt; add these if their content is new:\n{}",
+        new.join("\n")
+    );
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         write!(text, "{byte:02x}").unwrap();
