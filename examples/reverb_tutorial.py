@@ -16,7 +16,7 @@
 #
 # The code is copied from an earlier version of Reverb's introductory notebook, the text is new. Two lines of code
 # differ: `reverb` is imported from Engram's compatibility package, and a comment that gave a wrong shape is corrected.
-# The tutorial needs Engram and TensorFlow: `pip install 'engram[tensorflow]'`.
+# The tutorial needs Engram and TensorFlow: `pip install 'engram-replay[tensorflow]'`.
 
 # %%
 import engram.compat.reverb as reverb

@@ -32,14 +32,16 @@ def hide(monkeypatch):
 )
 def test_datasets_name_the_extra_of_their_framework(hide, module, package, text):
     hide(package, f"engram.data.{module}", "engram.data._tf_")
-    with raises(ImportError, f"{text}; install it with `pip install 'engram[{module}]'`"):
+    with raises(ImportError, f"{text}; install it with `pip install 'engram-replay[{module}]'`"):
         importlib.import_module(f"engram.data.{module}")
 
 
 @pytest.mark.parametrize("module", ["utils.data_buffer", "experience_replayers", "tensor_specs"])
 def test_the_buffers_of_alf_name_their_extra(hide, module):
     hide("torch", "engram.compat.alf")
-    text = "engram.compat.alf needs PyTorch, which is not installed; install it with `pip install 'engram[torch]'`"
+    text = (
+        "engram.compat.alf needs PyTorch, which is not installed; install it with `pip install 'engram-replay[torch]'`"
+    )
     with raises(ModuleNotFoundError, text):
         importlib.import_module(f"engram.compat.alf.{module}")
     alf = importlib.import_module("engram.compat.alf")
@@ -57,7 +59,9 @@ def test_the_buffers_of_alf_name_their_extra(hide, module):
 )
 def test_environments_and_losses_name_their_extra(hide, module, package, text):
     hide(package, "engram.envs", "engram.agents")
-    with raises(ModuleNotFoundError, f"{text}, which is not installed; install it with `pip install 'engram[agents]'`"):
+    with raises(
+        ModuleNotFoundError, f"{text}, which is not installed; install it with `pip install 'engram-replay[agents]'`"
+    ):
         importlib.import_module(module)
 
 
@@ -71,7 +75,7 @@ def test_environments_and_losses_name_their_extra(hide, module, package, text):
 def test_agents_name_their_extra(hide, name, package, text):
     hide(package, "engram.agents")
     dqn = importlib.import_module("engram.agents.dqn")
-    with raises(ModuleNotFoundError, f"{text}; install it with `pip install 'engram[agents]'`") as caught:
+    with raises(ModuleNotFoundError, f"{text}; install it with `pip install 'engram-replay[agents]'`") as caught:
         getattr(dqn, name)
     assert caught.value.name == package
 
@@ -80,7 +84,7 @@ def test_server_configurations_name_their_extra(hide):
     hide("google.protobuf", "engram.compat.reverb.server_executable")
     server_from_proto = importlib.import_module("engram.compat.reverb.server_executable.server_from_proto")
     assert server_from_proto.tables_from_proto([]) == []
-    needs = "needs protobuf, which is not installed; install it with `pip install 'engram[protobuf]'`"
+    needs = "needs protobuf, which is not installed; install it with `pip install 'engram-replay[protobuf]'`"
     with raises(ModuleNotFoundError, f"a server's configuration in protobuf's text format {needs}"):
         server_from_proto.parse_config("")
     messages = "engram.compat.reverb.server_executable.reverb_config_pb2"

@@ -76,8 +76,8 @@ for name in ("minari", "parquet"):
 """
     assert run_python(code).splitlines() == [
         "True set()",
-        "engram.minari needs h5py, which is not installed; install it with `pip install 'engram[minari]'`",
-        "engram.parquet needs PyArrow, which is not installed; install it with `pip install 'engram[parquet]'`",
+        "engram.minari needs h5py, which is not installed; install it with `pip install 'engram-replay[minari]'`",
+        "engram.parquet needs PyArrow, which is not installed; install it with `pip install 'engram-replay[parquet]'`",
     ]
 
 
@@ -90,10 +90,8 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    expected = (
-        "engram.data.torch needs PyTorch, which is not installed; install it with `pip install 'engram[torch]'`\n"
-    )
-    assert run_python(code) == expected
+    expected = "engram.data.torch needs PyTorch, which is not installed; install it with "
+    assert run_python(code) == f"{expected}`pip install 'engram-replay[torch]'`\n"
 
 
 @pytest.mark.parametrize("module", [engram, engram.data])

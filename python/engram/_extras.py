@@ -52,7 +52,8 @@ def importing_extra(extra: str, feature: str) -> Iterator[None]:
         if package is None:
             raise
         raise ModuleNotFoundError(
-            f"{feature} needs {package}, which is not installed; install it with `pip install 'engram[{extra}]'`",
+            f"{feature} needs {package}, which is not installed; install it with "
+            f"`pip install 'engram-replay[{extra}]'`",
             name=error.name,
             path=error.path,
         ) from error

@@ -219,7 +219,7 @@ def test_a_missing_framework_is_named(monkeypatch, storage, module, package, ext
     with raises(
         ModuleNotFoundError,
         f"engram.buffers.{type(storage).__name__} needs {package}, which is not installed; install it with "
-        f"`pip install 'engram[{extra}]'`",
+        f"`pip install 'engram-replay[{extra}]'`",
     ):
         ReplayBuffer(9, storage=storage)
 

@@ -96,7 +96,9 @@ def test_a_missing_package_names_the_extra(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     result = run("demo", "--headless")
     assert result.exit_code == 1
-    text = "`engram demo` needs Gymnasium, which is not installed; install it with `pip install 'engram[agents]'`"
+    text = (
+        "`engram demo` needs Gymnasium, which is not installed; install it with `pip install 'engram-replay[agents]'`"
+    )
     assert result.stderr == f"error: {text}\n"
 
 

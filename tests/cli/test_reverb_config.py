@@ -99,6 +99,6 @@ def test_an_error_names_the_extra_if_protobuf_is_missing(run, config, monkeypatc
     result = run("serve", "--port", 0, "--reverb-config", file)
     text = (
         "error: a server's configuration in protobuf's text format needs protobuf, which is not installed; "
-        "install it with `pip install 'engram[protobuf]'`\n"
+        "install it with `pip install 'engram-replay[protobuf]'`\n"
     )
     assert (result.exit_code, result.stderr) == (1, text)

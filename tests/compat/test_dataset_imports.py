@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    text = "needs TensorFlow, which is not installed; install it with `pip install 'engram[tensorflow]'`"
+    text = "needs TensorFlow, which is not installed; install it with `pip install 'engram-replay[tensorflow]'`"
     assert run_python(code) == f"reverb.{name} {text}\n"
 
 
@@ -33,7 +33,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    text = "needs TensorFlow, which is not installed; install it with `pip install 'engram[tensorflow]'`"
+    text = "needs TensorFlow, which is not installed; install it with `pip install 'engram-replay[tensorflow]'`"
     assert run_python(code) == f"reverb.{what.partition('(')[0]} {text}\n"
 
 

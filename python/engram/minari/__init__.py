@@ -1,6 +1,6 @@
 """Minari's datasets as items of tables, and tables of episodes as Minari's datasets; see docs/import-export.md.
 
-Needs Minari: `pip install 'engram[minari]'`.
+Needs Minari: `pip install 'engram-replay[minari]'`.
 """
 
 import importlib

@@ -1,6 +1,6 @@
 """Tables as Parquet files, for example for pandas, polars and DuckDB, and back; see docs/import-export.md.
 
-Needs PyArrow: `pip install 'engram[parquet]'`.
+Needs PyArrow: `pip install 'engram-replay[parquet]'`.
 """
 
 from engram._extras import importing_extra

@@ -179,7 +179,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    text = "needs TensorFlow, which is not installed; install it with `pip install 'engram[tensorflow]'`"
+    text = "needs TensorFlow, which is not installed; install it with `pip install 'engram-replay[tensorflow]'`"
     assert run_python(code) == f"engram.compat.tf_agents {text}\n"
 
 
