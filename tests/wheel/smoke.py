@@ -29,7 +29,7 @@ def main() -> None:
         assert store.info()["replay"].size == 100
 
     python = "{}.{}.{}".format(*sys.version_info)
-    assert engram.__version__ == version("engram")
+    assert engram.__version__ == version("engram-replay")
     print(f"engram {engram.__version__} works on Python {python}, NumPy {np.__version__}")  # noqa: T201
 
 
