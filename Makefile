@@ -85,7 +85,7 @@ $(OUTSIDE)/.made: requirements/outside.txt .venv/.uv
 
 # An editable install: only changes of Rust need a new build.
 .venv/.built: $(RUST) pyproject.toml .venv/.dev | prerequisites
-	@echo "==> Building the engine (about 2 minutes the first time on 2 cores, seconds later)"
+	@echo "==> Building the engine (about 5 minutes the first time on 2 cores)"
 	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin develop --release --uv
 	@touch $@
 
@@ -103,7 +103,7 @@ dist/.built: .venv/.built $(PYTHON_FILES) README.md LICENSE
 test: test-rust test-python ## Run the Rust and the Python tests
 
 .PHONY: test-rust
-test-rust: | prerequisites ## Run the Rust tests (about a minute to build the first time)
+test-rust: | prerequisites ## Run the Rust tests (a few minutes to build the first time)
 	@echo "==> Rust tests"
 ifdef NEXTEST
 	@cargo nextest run $(CRATES)
@@ -157,15 +157,19 @@ test-interop: .venv/.built .venv-interop/.built ## Test dm-reverb's client with 
 	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest -m interop
 
 .PHONY: lint
-lint: .venv/.built ## Check formatting, lints, types, stubs, file sizes and words
-	@echo "==> Lint: Rust (about a minute the first time)"
+lint: lint-sources .venv/.built ## Check all that lint-sources checks, and the stubs
+	@echo "==> Lint: stubs of the engine"
+	@$(BIN)/stubtest engram._engram
+
+.PHONY: lint-sources
+lint-sources: .venv/.dev ## Check formatting, lints, types, file sizes and words, without a release build
+	@echo "==> Lint: Rust (a few minutes the first time)"
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	@echo "==> Lint: Python"
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/mypy
-	@test ! -e python/engram/_engram.pyi || $(BIN)/stubtest engram._engram
 	@$(BIN)/python scripts/check_sizes.py
 	@$(BIN)/python scripts/check_words.py
 
