@@ -6,7 +6,7 @@ Any selector can have either role:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, get_args
 
 from engram import _checks
 
@@ -66,12 +66,12 @@ class MaxHeap:
     kind: ClassVar[str] = "MaxHeap"
 
 
-_SELECTORS = {selector.kind: selector for selector in (Uniform, Fifo, Lifo, MinHeap, MaxHeap)}
-
-
-def from_kind(kind: str, exponent: float | None) -> "Selector":
-    """Returns the selector that the native engine describes by kind and, for `Prioritized`, exponent."""
-    return _SELECTORS[kind]() if exponent is None else Prioritized(exponent)
-
-
 Selector: TypeAlias = Uniform | Fifo | Lifo | Prioritized | MinHeap | MaxHeap
+
+_SELECTORS = {selector.kind: selector for selector in get_args(Selector)}
+
+
+def from_kind(kind: str, exponent: float | None) -> Selector:
+    """Returns the selector that the native engine describes by kind and, for `Prioritized`, exponent."""
+    selector: Selector = _SELECTORS[kind]() if exponent is None else _SELECTORS[kind](exponent)
+    return selector

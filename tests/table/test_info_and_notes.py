@@ -9,6 +9,7 @@ import pytest
 from support import BackgroundCall, raises, wait_until
 
 from engram import ArraySpec, Pattern, Store, Table, rate_limiters, selectors
+from engram.compat.reverb import _table_info
 from engram.errors import InvalidArgumentError
 
 SIGNATURE = {"obs": ArraySpec((None, 3), np.float32), "more": [ArraySpec((), "string"), ArraySpec((2,), "bfloat16")]}
@@ -39,6 +40,19 @@ def test_info_contains_all_options(open_store):
     entry = info["plain"]
     assert (entry.sampler, entry.remover) == (selectors.Uniform(), selectors.Fifo())
     assert (entry.max_times_sampled, entry.ttl, entry.note, entry.signature) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("kind", typing.get_args(selectors.Selector))
+def test_info_has_the_selectors_that_the_tables_were_given(open_store, tmp_path, kind):
+    selector = kind(0.25) if kind is selectors.Prioritized else kind()
+    tables = [Table("sampler", sampler=selector), Table("remover", remover=selector)]
+    stores = [open_store(*tables), Store.open(tmp_path, tables)]
+    stores[1].close()
+    with Store.open(tmp_path) as stores[1]:  # from the log
+        for store in stores:
+            infos = store.info()
+            assert (infos["sampler"].sampler, infos["remover"].remover) == (selector, selector)
+            assert _table_info.to_reverb_info(infos["sampler"]).sampler_options is not None
 
 
 LIMITERS = (
