@@ -266,7 +266,7 @@ FORGERIES = [
         struct.pack("<Q", 4),
         "1 step from position 4 on was not expected: those of environment 0 from 2 to 5 are missing",
     ),
-    ("steps", 1, 16, struct.pack("<I", 2), "the data of 2 steps: 159992 bytes, expected 319984"),
+    ("steps", 1, 16, struct.pack("<I", 2), "the data of 2 steps: 159992 bytes, expected 320000"),
     ("steps", 0, 16, struct.pack("<I", 2**31), "expected 17179869184 more bytes, found 160008"),
     ("steps", 0, 20, struct.pack("<d", -1.0), None),
     ("environments", 0, 4, struct.pack("<QQ", 3, 4), "an environment has 3 steps, of which 4 are stored"),

@@ -250,6 +250,6 @@ def test_a_missing_package_names_the_extra(run, monkeypatch, command):
     result = run("train", *command)
     assert result.exit_code == 1
     assert re.fullmatch(
-        r"error: .* needs \w+, which is not installed; install it with `pip install 'engram\[agents\]'`\n",
+        r"error: .* needs \w+, which is not installed; install it with `pip install 'engram-replay\[agents\]'`\n",
         result.stderr,
     )
