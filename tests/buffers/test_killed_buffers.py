@@ -18,7 +18,7 @@ from engram.buffers import Episodes, MappedFile, ReplayBuffer, Sequences
 pytestmark = pytest.mark.crash
 
 SEED = int(os.environ.get("KILL_SEED") or secrets.randbits(31))
-ROUNDS = [pytest.param(5), pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+ROUNDS = [pytest.param(5), pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 NUM_ENVS = 3
 LENGTH = 30
 ITEMS = [Sequences(length=4, burn_in=2), Episodes(max_length=4)]
