@@ -1,4 +1,4 @@
-//! Valid messages of every [`Kind`], encoded as server and client encode them.
+//! Valid messages of every [`Kind`], encoded as server and client encode them; `protocol-1.txt` has them all.
 
 use std::sync::Arc;
 
