@@ -183,6 +183,17 @@ impl Selector {
         }
     }
 
+    /// The slots that the next choices are likely to have, as far as that is known without work: those of `Fifo` and
+    /// `Lifo`.
+    pub(crate) fn next_choices(&self) -> impl Iterator<Item = Slot> {
+        match self {
+            Self::Order(order) => Some(order.linked()),
+            Self::Uniform(_) | Self::Prioritized(_) | Self::Heap(_) => None,
+        }
+        .into_iter()
+        .flatten()
+    }
+
     /// True if choices are random, so that [`Selector::pick`] advances the generator.
     #[must_use]
     pub fn is_random(&self) -> bool {

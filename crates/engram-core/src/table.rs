@@ -12,6 +12,7 @@
 mod apply;
 mod draw;
 mod options;
+mod prefetch;
 mod restore;
 mod scan;
 mod sessions;
@@ -406,11 +407,6 @@ impl TableState {
         }
         self.shrink(deferred);
         true
-    }
-
-    /// Prefetches the parts of the key map that the inserts of these items use.
-    pub fn prefetch_inserts<'a>(&self, items: impl Iterator<Item = &'a NewItem>) {
-        self.contents.keys.prefetch(items.map(|item| item.key));
     }
 
     /// Evicts a bounded number of items while the table exceeds its bounds. Returns true once it is within

@@ -100,6 +100,20 @@ impl InsertionOrder {
         }
     }
 
+    /// The slots that are chosen next if none was reinserted, in order.
+    pub(super) fn linked(&self) -> impl Iterator<Item = Slot> {
+        let first = if self.newest_first {
+            self.newest
+        } else {
+            self.oldest
+        };
+        let some = |slot| (slot != NONE).then_some(slot);
+        std::iter::successors(some(first), move |slot| {
+            let Link { older, newer, .. } = self.links[*slot as usize];
+            some(if self.newest_first { older } else { newer })
+        })
+    }
+
     /// The slot that is chosen next. There must be one.
     pub(crate) fn first(&self) -> Slot {
         let (linked, reinserted) = if self.newest_first {
