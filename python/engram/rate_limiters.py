@@ -12,7 +12,7 @@ sampled raises an error.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias, get_args
 
 from engram import _checks
 from engram._text import number_text
@@ -172,9 +172,7 @@ class Stack(_EachItemOnce):
 
 AnyRateLimiter: TypeAlias = RateLimiter | MinSize | SampleToInsertRatio | Queue | Stack
 
-_LIMITERS: dict[str, type[AnyRateLimiter]] = {
-    limiter.kind: limiter for limiter in (RateLimiter, MinSize, SampleToInsertRatio, Queue, Stack)
-}
+_LIMITERS: dict[str, type[AnyRateLimiter]] = {limiter.kind: limiter for limiter in get_args(AnyRateLimiter)}
 
 
 def from_native(

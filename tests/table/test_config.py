@@ -5,6 +5,7 @@ import dataclasses
 import math
 import pickle
 import re
+import typing
 
 import numpy as np
 import pytest
@@ -169,10 +170,10 @@ def test_min_size_may_equal_max_size():
 # --- selectors -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["Uniform", "Fifo", "Lifo", "Prioritized", "MinHeap", "MaxHeap"])
-def test_the_kind_of_a_selector_is_its_name(name):
-    selector = getattr(selectors, name)()
-    assert selector.kind == name
+@pytest.mark.parametrize("selector_class", typing.get_args(selectors.Selector))
+def test_the_kind_of_a_selector_is_its_name(selector_class):
+    selector = selector_class()
+    assert selector.kind == selector_class.__name__
     with Store([Table("t", sampler=selector, remover=selector)]) as store:
         assert (store.info()["t"].sampler, store.info()["t"].remover) == (selector, selector)
 

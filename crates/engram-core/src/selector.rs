@@ -44,7 +44,50 @@ pub enum SelectorKind {
     MaxHeap,
 }
 
+/// Makes a list of all selectors and a `match` of the same kinds, so that a list without one of them does not compile.
+macro_rules! list_selectors {
+    ($($kind:ident $({ $($parameters:tt)* })?),+) => {
+        /// A selector of each kind.
+        pub const ALL: &[Self] = &[$(Self::$kind $({ $($parameters)* })?),+];
+
+        /// Name of the kind.
+        #[must_use]
+        pub const fn name(self) -> &'static str {
+            match self {
+                $(Self::$kind { .. } => stringify!($kind)),+
+            }
+        }
+    };
+}
+
 impl SelectorKind {
+    list_selectors!(
+        Fifo,
+        Lifo,
+        Uniform,
+        Prioritized { exponent: 0.6 },
+        MinHeap,
+        MaxHeap
+    );
+
+    /// The exponent, if this kind has one.
+    #[must_use]
+    pub const fn exponent(self) -> Option<f64> {
+        match self {
+            Self::Prioritized { exponent } => Some(exponent),
+            Self::Fifo | Self::Lifo | Self::Uniform | Self::MinHeap | Self::MaxHeap => None,
+        }
+    }
+
+    /// The same kind with this exponent, which a kind without one ignores.
+    #[must_use]
+    pub const fn with_exponent(self, exponent: f64) -> Self {
+        match self {
+            Self::Prioritized { .. } => Self::Prioritized { exponent },
+            Self::Fifo | Self::Lifo | Self::Uniform | Self::MinHeap | Self::MaxHeap => self,
+        }
+    }
+
     /// Checks one priority.
     ///
     /// # Errors
@@ -61,8 +104,11 @@ impl SelectorKind {
                 "priority for {owner} is NaN; it must be a number"
             )));
         }
-        let Self::Prioritized { exponent } = *self else {
-            return Ok(());
+        let exponent = match *self {
+            Self::Prioritized { exponent } => exponent,
+            Self::Fifo | Self::Lifo | Self::Uniform | Self::MinHeap | Self::MaxHeap => {
+                return Ok(());
+            }
         };
         if !(priority.is_finite() && priority >= 0.0) {
             return Err(Error::Priority(format!(
@@ -90,13 +136,12 @@ impl SelectorKind {
     /// # Errors
     /// [`Error::InvalidArgument`] if the exponent is not finite.
     pub fn check(&self, table: &str) -> Result<()> {
-        match self {
-            Self::Prioritized { exponent } if !exponent.is_finite() => {
-                Err(Error::InvalidArgument(format!(
-                    "exponent of the Prioritized selector of table `{table}` must be finite; got {exponent}"
-                )))
-            }
-            _ => Ok(()),
+        match self.exponent() {
+            Some(exponent) if !exponent.is_finite() => Err(Error::InvalidArgument(format!(
+                "exponent of the {} selector of table `{table}` must be finite; got {exponent}",
+                self.name()
+            ))),
+            Some(_) | None => Ok(()),
         }
     }
 }
@@ -153,7 +198,7 @@ impl Selector {
     pub fn reinsert(&mut self, slot: Slot, rank: Rank) {
         match self {
             Self::Order(order) => order.reinsert(slot, rank.seq),
-            _ => self.insert(slot, rank),
+            Self::Uniform(_) | Self::Prioritized(_) | Self::Heap(_) => self.insert(slot, rank),
         }
     }
 
@@ -178,8 +223,9 @@ impl Selector {
 
     /// Prefetches the memory that updates of these slots will access, if the strategy needs it.
     pub fn prefetch(&self, slots: impl Iterator<Item = Slot>) {
-        if let Self::Prioritized(prioritized) = self {
-            prioritized.prefetch(slots);
+        match self {
+            Self::Prioritized(prioritized) => prioritized.prefetch(slots),
+            Self::Order(_) | Self::Uniform(_) | Self::Heap(_) => {}
         }
     }
 
@@ -194,13 +240,18 @@ impl Selector {
         .flatten()
     }
 
-    /// True if choices are random, so that [`Selector::pick`] advances the generator.
+    /// True if choices are random: [`Selector::pick`] advances the generator, whose state is therefore recorded with
+    /// each change.
     #[must_use]
     pub fn is_random(&self) -> bool {
-        matches!(self, Self::Uniform(_) | Self::Prioritized(_))
+        match self {
+            Self::Uniform(_) | Self::Prioritized(_) => true,
+            Self::Order(_) | Self::Heap(_) => false,
+        }
     }
 
-    /// The slots, in the order that random choices depend on; `None` if the strategy is not random.
+    /// The slots in an order that choices depend on and that snapshots therefore save; `None` if choices depend only on
+    /// the ranks of the items. Independent of [`Selector::is_random`].
     pub(crate) fn slots(&mut self) -> Option<&mut CopyablePages<Slot>> {
         match self {
             Self::Uniform(slots) => Some(slots.slots()),
@@ -304,4 +355,19 @@ pub(crate) fn uniform_below(rng: &mut TableRng, n: usize) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "the high half is below n")]
     let number = ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize;
     number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exponent_that_is_not_finite_is_rejected() {
+        let selector = SelectorKind::Prioritized { exponent: f64::NAN };
+        assert_eq!(
+            selector.check("t").unwrap_err().to_string(),
+            "exponent of the Prioritized selector of table `t` must be finite; got NaN"
+        );
+        assert!(SelectorKind::ALL.iter().all(|each| each.check("t").is_ok()));
+    }
 }

@@ -95,33 +95,16 @@ impl TableConfig<'_> {
 
 fn selector(selector: &Bound<'_, PyAny>) -> PyResult<SelectorKind> {
     let kind: String = selector.getattr("kind")?.extract()?;
-    Ok(match kind.as_str() {
-        "Fifo" => SelectorKind::Fifo,
-        "Lifo" => SelectorKind::Lifo,
-        "Uniform" => SelectorKind::Uniform,
-        "MinHeap" => SelectorKind::MinHeap,
-        "MaxHeap" => SelectorKind::MaxHeap,
-        "Prioritized" => SelectorKind::Prioritized {
-            exponent: selector.getattr("exponent")?.extract()?,
-        },
-        _ => {
-            return Err(errors::invalid(
-                selector.py(),
-                format!("unknown selector kind `{kind}`"),
-            ));
+    let mut known = SelectorKind::ALL.iter();
+    match known.find(|known| known.name() == kind) {
+        Some(known) if known.exponent().is_some() => {
+            Ok(known.with_exponent(selector.getattr("exponent")?.extract()?))
         }
-    })
-}
-
-/// Returns the kind of a selector, and its exponent if it has one.
-pub(crate) fn selector_to_python(selector: SelectorKind) -> (&'static str, Option<f64>) {
-    match selector {
-        SelectorKind::Fifo => ("Fifo", None),
-        SelectorKind::Lifo => ("Lifo", None),
-        SelectorKind::Uniform => ("Uniform", None),
-        SelectorKind::MinHeap => ("MinHeap", None),
-        SelectorKind::MaxHeap => ("MaxHeap", None),
-        SelectorKind::Prioritized { exponent } => ("Prioritized", Some(exponent)),
+        Some(known) => Ok(*known),
+        None => Err(errors::invalid(
+            selector.py(),
+            format!("unknown selector kind `{kind}`"),
+        )),
     }
 }
 

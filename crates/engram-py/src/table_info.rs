@@ -6,7 +6,7 @@ use engram_engine::TableInfo;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::config::{selector_to_python, signature_to_python};
+use crate::config::signature_to_python;
 
 /// Returns the values of `engram.TableInfo`. `unsent` describes items that writers have not sent yet.
 pub(crate) fn table_info_dict<'py>(
@@ -42,8 +42,9 @@ pub(crate) fn table_info_dict<'py>(
     });
     dict.set_item("sampling_blocked", sampling)?;
     dict.set_item("storage_problem", &info.storage_problem)?;
-    dict.set_item("sampler", selector_to_python(options.sampler))?;
-    dict.set_item("remover", selector_to_python(options.remover))?;
+    for (role, selector) in [("sampler", options.sampler), ("remover", options.remover)] {
+        dict.set_item(role, (selector.name(), selector.exponent()))?;
+    }
     let times = options.max_times_sampled;
     dict.set_item("max_times_sampled", (times > 0).then_some(times))?;
     let ttl = options.ttl.map(Duration::from_nanos);

@@ -200,7 +200,7 @@ impl Restore {
         let selectors = [&mut contents.sampler, &mut contents.remover];
         for (selector, order) in selectors.into_iter().zip(self.orders) {
             // A position in the snapshot is also the item's slot: `add_item` fills the slots in order.
-            let order = match order.filter(|_| selector.is_random()) {
+            let order = match order.filter(|_| selector.slots().is_some()) {
                 Some(order) => {
                     let mut distinct = order.clone();
                     distinct.sort_unstable();

@@ -111,15 +111,6 @@ fn limits(index: usize) -> RateLimits {
     }
 }
 
-const KINDS: [SelectorKind; 6] = [
-    SelectorKind::Fifo,
-    SelectorKind::Lifo,
-    SelectorKind::Uniform,
-    SelectorKind::Prioritized { exponent: 0.7 },
-    SelectorKind::MinHeap,
-    SelectorKind::MaxHeap,
-];
-
 fn options(sampler: SelectorKind, remover: SelectorKind) -> impl Strategy<Value = TableOptions> {
     (
         prop_oneof![Just(0), Just(1), Just(3)],
@@ -473,8 +464,8 @@ fn items(table: &mut TableState) -> Vec<(u64, u64, u64, u32)> {
 
 #[test]
 fn a_table_agrees_with_the_model() {
-    for sampler in KINDS {
-        for remover in KINDS {
+    for &sampler in SelectorKind::ALL {
+        for &remover in SelectorKind::ALL {
             let mut runner = TestRunner::new(Config {
                 cases: 96,
                 failure_persistence: None,

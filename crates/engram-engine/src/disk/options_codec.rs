@@ -25,32 +25,33 @@ pub(crate) fn read_limits(reader: &mut BodyReader<'_>) -> Result<RateLimits, Unu
     })
 }
 
+/// The number of a selector's kind.
+fn selector_number(selector: SelectorKind) -> u8 {
+    match selector {
+        SelectorKind::Fifo => 0,
+        SelectorKind::Lifo => 1,
+        SelectorKind::Uniform => 2,
+        SelectorKind::Prioritized { .. } => 3,
+        SelectorKind::MinHeap => 4,
+        SelectorKind::MaxHeap => 5,
+    }
+}
+
 fn put_selector(body: &mut Vec<u8>, selector: SelectorKind) {
-    let (code, exponent) = match selector {
-        SelectorKind::Fifo => (0, 0.0),
-        SelectorKind::Lifo => (1, 0.0),
-        SelectorKind::Uniform => (2, 0.0),
-        SelectorKind::Prioritized { exponent } => (3, exponent),
-        SelectorKind::MinHeap => (4, 0.0),
-        SelectorKind::MaxHeap => (5, 0.0),
-    };
-    body.put_u8(code);
-    body.put_f64(exponent);
+    body.put_u8(selector_number(selector));
+    body.put_f64(selector.exponent().unwrap_or(0.0));
 }
 
 fn read_selector(reader: &mut BodyReader<'_>) -> Result<SelectorKind, UnusableData> {
-    let (code, exponent) = (reader.u8()?, reader.f64()?);
-    Ok(match code {
-        0 => SelectorKind::Fifo,
-        1 => SelectorKind::Lifo,
-        2 => SelectorKind::Uniform,
-        3 => SelectorKind::Prioritized { exponent },
-        4 => SelectorKind::MinHeap,
-        5 => SelectorKind::MaxHeap,
-        other => {
-            return UnusableData::err(format!("unknown selector kind {other}, expected 0 to 5"));
-        }
-    })
+    let (number, exponent) = (reader.u8()?, reader.f64()?);
+    let mut known = SelectorKind::ALL.iter();
+    match known.find(|selector| selector_number(**selector) == number) {
+        Some(selector) => Ok(selector.with_exponent(exponent)),
+        None => UnusableData::err(format!(
+            "unknown selector kind {number}, expected 0 to {}",
+            SelectorKind::ALL.len() - 1
+        )),
+    }
 }
 
 pub(crate) fn put_options(body: &mut Vec<u8>, options: &TableOptions) {
@@ -135,15 +136,8 @@ mod tests {
 
     #[test]
     fn selectors_have_the_numbers_of_the_file_format() {
-        let selectors = [
-            SelectorKind::Fifo,
-            SelectorKind::Lifo,
-            SelectorKind::Uniform,
-            SelectorKind::Prioritized { exponent: 0.5 },
-            SelectorKind::MinHeap,
-            SelectorKind::MaxHeap,
-        ];
-        for (number, selector) in (0..).zip(selectors) {
+        for (number, selector) in (0..).zip(SelectorKind::ALL) {
+            let selector = selector.with_exponent(0.5);
             let mut body = Vec::new();
             put_selector(&mut body, selector);
             assert_eq!(body[0], number);

@@ -181,40 +181,36 @@ pub fn decode_limits(limits: Option<pb::RateLimits>) -> Result<RateLimits> {
     })
 }
 
+fn kind_of(selector: SelectorKind) -> Kind {
+    match selector {
+        SelectorKind::Fifo => Kind::Fifo,
+        SelectorKind::Lifo => Kind::Lifo,
+        SelectorKind::Uniform => Kind::Uniform,
+        SelectorKind::MinHeap => Kind::MinHeap,
+        SelectorKind::MaxHeap => Kind::MaxHeap,
+        SelectorKind::Prioritized { .. } => Kind::Prioritized,
+    }
+}
+
 fn encode_selector(selector: SelectorKind) -> pb::Selector {
-    let (kind, exponent) = match selector {
-        SelectorKind::Fifo => (Kind::Fifo, 0.0),
-        SelectorKind::Lifo => (Kind::Lifo, 0.0),
-        SelectorKind::Uniform => (Kind::Uniform, 0.0),
-        SelectorKind::MinHeap => (Kind::MinHeap, 0.0),
-        SelectorKind::MaxHeap => (Kind::MaxHeap, 0.0),
-        SelectorKind::Prioritized { exponent } => (Kind::Prioritized, exponent),
-    };
     pb::Selector {
-        kind: kind.into(),
-        exponent,
+        kind: kind_of(selector).into(),
+        exponent: selector.exponent().unwrap_or(0.0),
     }
 }
 
 /// Decodes the selector in the required field `field`.
 fn decode_selector(field: &str, selector: Option<pb::Selector>) -> Result<SelectorKind> {
     let selector = selector.ok_or_else(|| missing(field))?;
-    let kind = Kind::try_from(selector.kind).map_err(|_| {
-        Error::InvalidArgument(format!(
-            "unknown selector kind {}; expected 0 to 5",
-            selector.kind
-        ))
-    })?;
-    Ok(match kind {
-        Kind::Fifo => SelectorKind::Fifo,
-        Kind::Lifo => SelectorKind::Lifo,
-        Kind::Uniform => SelectorKind::Uniform,
-        Kind::MinHeap => SelectorKind::MinHeap,
-        Kind::MaxHeap => SelectorKind::MaxHeap,
-        Kind::Prioritized => SelectorKind::Prioritized {
-            exponent: selector.exponent,
-        },
-    })
+    let mut known = SelectorKind::ALL.iter();
+    match known.find(|known| kind_of(**known) as i32 == selector.kind) {
+        Some(known) => Ok(known.with_exponent(selector.exponent)),
+        None => Err(Error::InvalidArgument(format!(
+            "unknown selector kind {}; expected 0 to {}",
+            selector.kind,
+            SelectorKind::ALL.len() - 1
+        ))),
+    }
 }
 
 /// Encodes table options without the seed, which is private to the table.

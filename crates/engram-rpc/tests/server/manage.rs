@@ -219,6 +219,13 @@ async fn invalid_calls_return_errors_that_name_the_cause() {
     );
     let error = expect_error(send(&mut client, Call::Create(pb::TableOptions::default())).await);
     assert_eq!(error.text, "the required field `sampler` is missing");
+    let mut unknown = encode_options(&options("unknown"));
+    unknown.sampler = Some(pb::Selector {
+        kind: 6,
+        exponent: 0.0,
+    });
+    let error = expect_error(send(&mut client, Call::Create(unknown)).await);
+    assert_eq!(error.text, "unknown selector kind 6; expected 0 to 5");
     let column = |axes| pb::ColumnSpec {
         name: "x".into(),
         dtype: "uint8".into(),
@@ -248,6 +255,20 @@ async fn invalid_calls_return_errors_that_name_the_cause() {
         };
         let error = expect_error(send(&mut client, Call::Create(signed)).await);
         assert_eq!(error.text, text);
+    }
+}
+
+#[test]
+fn selectors_have_the_numbers_of_the_protocol() {
+    let numbers = [0, 1, 2, 5, 3, 4];
+    assert_eq!(numbers.len(), SelectorKind::ALL.len());
+    for (number, &sampler) in numbers.into_iter().zip(SelectorKind::ALL) {
+        let sent = encode_options(&TableOptions {
+            sampler,
+            ..options("t")
+        });
+        assert_eq!(sent.sampler.unwrap().kind, number);
+        assert_eq!(decode_options(sent, 1).unwrap().sampler, sampler);
     }
 }
 

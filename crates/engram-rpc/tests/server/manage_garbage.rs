@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use engram_core::SelectorKind;
 use engram_rpc::pb;
 use engram_rpc::pb::manage_request::Call;
 use engram_rpc::pb::manage_response::Outcome;
@@ -30,7 +31,7 @@ fn any_f64() -> impl Strategy<Value = f64> {
 }
 
 prop_compose! {
-    fn selector()(kind in 0..7_i32, exponent in any_f64()) -> pb::Selector {
+    fn selector()(kind in 0..=i32::try_from(SelectorKind::ALL.len()).unwrap(), exponent in any_f64()) -> pb::Selector {
         pb::Selector { kind, exponent }
     }
 }

@@ -73,6 +73,8 @@ def _selector_options(selector: selectors.Selector) -> KeyDistributionOptions:
             return KeyDistributionOptions(fifo=True, is_deterministic=True)
         case selectors.Lifo():
             return KeyDistributionOptions(lifo=True, is_deterministic=True)
+        case _:
+            raise NotImplementedError(f"which of Reverb's selectors is nearest to {selector!r} is not defined")
 
 
 def _finite(bound: float) -> float:
