@@ -12,55 +12,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engram_core::{
-    CellSpec, ChunkBuilder, Compression, Compressor, DType, DeferredDrops, Layout, NewItem, Origin,
-    RateLimits, Schema, SelectorKind, TableOptions, TableState, Trajectory, Volatile,
-};
-use smallvec::smallvec;
+use engram_core::{DeferredDrops, SelectorKind, TableOptions, TableState, Volatile};
+use engram_testkit::{byte_item, table_options};
 
 /// Number of draws per test.
 const DRAWS: usize = 200_000;
 
 fn table(sampler: SelectorKind, seed: u64) -> TableState {
     let options = TableOptions {
-        name: "t".into(),
-        max_size: 1_000,
-        max_bytes: None,
-        max_times_sampled: 0,
-        ttl: None,
         sampler,
-        remover: SelectorKind::Fifo,
-        limits: RateLimits::min_size(1),
-        signature: None,
         seed,
-        note: None,
+        ..table_options("t")
     };
     TableState::new(Arc::new(options), Arc::new(Volatile)).unwrap()
-}
-
-fn trajectory() -> Trajectory {
-    let layout = Arc::new(Layout {
-        names: Box::new(["reward".into()]),
-        structure: "".into(),
-    });
-    let cell = CellSpec {
-        dtype: DType::Float32,
-        shape: smallvec![],
-    };
-    let schema = Arc::new(Schema {
-        layout,
-        cells: Box::new([cell]),
-    });
-    let mut builder = ChunkBuilder::new(schema, 1).unwrap();
-    builder.commit(0);
-    let mut compressor = Compressor::new(Compression::Off);
-    let chunk = builder.seal(Origin::default(), &mut compressor).unwrap();
-    Trajectory::Rows {
-        chunk: Arc::new(chunk),
-        offset: 0,
-        len: 1,
-        squeeze: true,
-    }
 }
 
 /// A table after evictions, many updates and deletes, and the priorities of its items.
@@ -68,15 +32,9 @@ fn used_table(sampler: SelectorKind, seed: u64) -> (TableState, BTreeMap<u64, f6
     let mut table = table(sampler, seed);
     let mut expected = BTreeMap::new();
     let mut deferred = DeferredDrops::default();
-    let trajectory = trajectory();
     for key in 0..1_500 {
         let priority = (key % 17) as f64;
-        let item = NewItem {
-            key,
-            trajectory: trajectory.clone(),
-            priority,
-        };
-        assert!(table.insert(item, 0, &mut deferred));
+        assert!(table.insert(byte_item(key, priority, 1), 0, &mut deferred));
         expected.insert(key, priority);
         expected.remove(&key.wrapping_sub(1_000));
     }

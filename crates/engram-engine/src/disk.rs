@@ -56,18 +56,4 @@ pub use storage::{Checkpoint, StorageOptions};
 pub(crate) use storage::{CheckpointView, Storage};
 
 #[cfg(test)]
-mod buffer_tests;
-#[cfg(test)]
-mod fuzz;
-#[cfg(test)]
-mod missing_log_tests;
-#[cfg(test)]
-mod power_loss;
-#[cfg(test)]
-mod power_loss_tests;
-#[cfg(test)]
-mod random_workload;
-#[cfg(test)]
-mod storage_tests;
-#[cfg(test)]
-mod unlogged_tests;
+mod tests;

@@ -17,6 +17,7 @@ use engram_core::{
     Admission, Chunk, DeferredDrops, Draw, Handle, NewItem, RateLimits, Removal, SelectorKind,
     SessionNumber, TableOptions, TableState,
 };
+use engram_testkit::table_options;
 use model::{Lease, Model};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -121,7 +122,6 @@ fn options(sampler: SelectorKind, remover: SelectorKind) -> impl Strategy<Value 
     )
         .prop_map(
             move |(max_times_sampled, index, max_bytes, ttl, seed)| TableOptions {
-                name: "t".into(),
                 max_size: 6,
                 max_bytes,
                 max_times_sampled,
@@ -129,9 +129,8 @@ fn options(sampler: SelectorKind, remover: SelectorKind) -> impl Strategy<Value 
                 sampler,
                 remover,
                 limits: limits(index),
-                signature: None,
                 seed,
-                note: None,
+                ..table_options("t")
             },
         )
 }
@@ -575,16 +574,9 @@ fn a_full_queue_blocks_inserts_instead_of_evicting_while_items_are_leased() {
 
 fn queue_options() -> TableOptions {
     TableOptions {
-        name: "t".into(),
         max_size: 6,
-        max_bytes: None,
         max_times_sampled: 1,
-        ttl: None,
-        sampler: SelectorKind::Fifo,
-        remover: SelectorKind::Fifo,
         limits: RateLimits::queue(6),
-        signature: None,
-        seed: 0,
-        note: None,
+        ..table_options("t")
     }
 }

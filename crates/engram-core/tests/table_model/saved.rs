@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use engram_core::table::{Counters, Restore, SavedItem};
 use engram_core::{
-    NewItem, OpSink, RateLimits, SelectorKind, SessionNumber, Snapshot, TableOptions, TableState,
-    Volatile,
+    NewItem, OpSink, SelectorKind, SessionNumber, Snapshot, TableOptions, TableState, Volatile,
 };
+use engram_testkit::table_options;
 
 use crate::record::{chunks, trajectory};
 
@@ -64,17 +64,9 @@ impl Saved {
 #[test]
 fn corrupt_checkpoints_are_rejected() {
     let options = Arc::new(TableOptions {
-        name: "t".into(),
         max_size: 6,
-        max_bytes: None,
-        max_times_sampled: 0,
-        ttl: None,
         sampler: SelectorKind::Uniform,
-        remover: SelectorKind::Fifo,
-        limits: RateLimits::min_size(1),
-        signature: None,
-        seed: 1,
-        note: None,
+        ..table_options("t")
     });
     let mut table = TableState::new(Arc::clone(&options), Arc::new(Volatile)).unwrap();
     let mut counters = table.snapshot().counters.clone();

@@ -505,7 +505,7 @@ impl OpSink for UnloggedSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::power_loss::PowerLossDirectory;
+    use crate::disk::tests::power_loss_directory::PowerLossDirectory;
 
     #[test]
     fn all_missing_logs_are_named_until_a_checkpoint_does_not_require_them() {

@@ -8,8 +8,8 @@ use engram_core::{SelectorKind, TableState, Volatile};
 use engram_engine::{Durability, Engine, OpenOptions, StorageOptions, SystemClock};
 
 use crate::support::{
-    ManualLog, WakeCounter, fifo_options, insert_items, item, items, new_engine, poll,
-    queue_options, sample_keys, wait_ready,
+    ManualLog, WakeCounter, insert_items, item, items, new_engine, poll, queue_options,
+    sample_keys, table_options, wait_ready,
 };
 
 #[test]
@@ -17,7 +17,7 @@ fn an_insert_is_acknowledged_once_it_is_durable() {
     let log = Arc::new(ManualLog::default());
     let clock = Arc::new(SystemClock::default());
     let engine =
-        Engine::with_clock_and_sink(vec![fifo_options("t")], 1, clock, log.clone()).unwrap();
+        Engine::with_clock_and_sink(vec![table_options("t")], 1, clock, log.clone()).unwrap();
     let table = engine.table("t").unwrap();
     let wakes = Arc::new(WakeCounter::default());
     let mut ticket = table.insert(items(0..3)).unwrap();
@@ -44,7 +44,7 @@ fn the_same_seed_and_calls_give_the_same_samples() {
             sampler,
             remover: SelectorKind::Uniform,
             max_size: 50,
-            ..fifo_options("t")
+            ..table_options("t")
         };
         let table = new_engine(vec![options]).table("t").unwrap();
         let mut all_keys = Vec::new();
@@ -122,7 +122,7 @@ fn added_tables_are_stored_if_and_only_if_adding_them_succeeds() {
     };
     for round in 0..20 {
         let engine = open();
-        let state = TableState::new(Arc::new(fifo_options("t")), Arc::new(Volatile)).unwrap();
+        let state = TableState::new(Arc::new(table_options("t")), Arc::new(Volatile)).unwrap();
         let (outcome, created) = std::thread::scope(|scope| {
             let other = scope.spawn(|| {
                 // Wait until the checkpoint that contains the table is being written, or is finished.
@@ -131,7 +131,7 @@ fn added_tables_are_stored_if_and_only_if_adding_them_succeeds() {
                     std::thread::yield_now();
                 }
                 // Another table of the same name must not be created meanwhile.
-                let created = (round % 2 == 1).then(|| engine.create_table(fifo_options("t")));
+                let created = (round % 2 == 1).then(|| engine.create_table(table_options("t")));
                 engine.close().unwrap();
                 created.is_some_and(|created| created.is_ok())
             });

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use engram_core::{SelectorKind, TableOptions};
 
 use crate::support::{
-    WakeCounter, fifo_options, insert_items, item, items, keys, new_table, poll, queue_options,
-    sample_keys, wait_ready,
+    WakeCounter, insert_items, item, items, keys, new_table, poll, queue_options, sample_keys,
+    table_options, wait_ready,
 };
 
 #[test]
@@ -67,7 +67,7 @@ fn a_replay_table_evicts_items_that_are_not_leased() {
     let table = new_table(TableOptions {
         max_size: 4,
         max_times_sampled: 1,
-        ..fifo_options("t")
+        ..table_options("t")
     });
     insert_items(&table, items(0..4));
     let leased = wait_ready(table.sample(2, true).unwrap()).unwrap();
@@ -83,7 +83,7 @@ fn a_replay_table_evicts_leased_items_if_there_are_no_others() {
         let table = new_table(TableOptions {
             max_size: 4,
             max_times_sampled,
-            ..fifo_options("t")
+            ..table_options("t")
         });
         insert_items(&table, items(0..4));
         let n = 4 * max_times_sampled as usize;
@@ -106,7 +106,7 @@ fn returned_leases_of_evicted_items_are_not_counted() {
     let table = new_table(TableOptions {
         max_size: 2,
         max_times_sampled: 1,
-        ..fifo_options("t")
+        ..table_options("t")
     });
     insert_items(&table, items(0..2));
     let leased = wait_ready(table.sample(2, true).unwrap()).unwrap();
@@ -131,7 +131,7 @@ fn a_table_reports_what_it_can_insert_and_sample() {
     let replay = new_table(TableOptions {
         max_size: 8,
         max_times_sampled: 1,
-        ..fifo_options("t")
+        ..table_options("t")
     });
     insert_items(&replay, items(0..3));
     let leased = wait_ready(replay.sample(3, true).unwrap()).unwrap();

@@ -6,11 +6,11 @@ use engram_core::table::ScanOrder;
 use engram_core::{Chunk, Error};
 use engram_engine::{Scan, ScanOptions};
 
-use crate::support::{fifo_options, item, item_of_size, items, new_table, wait_ready};
+use crate::support::{byte_item, item, items, new_table, table_options, wait_ready};
 
 #[test]
 fn a_scan_releases_the_items_that_it_has_returned() {
-    let table = new_table(fifo_options("t"));
+    let table = new_table(table_options("t"));
     let all = items(0..64);
     let chunks: Vec<Weak<Chunk>> = (all.iter())
         .map(|item| Arc::downgrade(&item.trajectory.chunks()[0]))
@@ -37,7 +37,7 @@ fn a_scan_releases_the_items_that_it_has_returned() {
 #[test]
 fn a_scan_releases_items_that_are_removed_after_it_has_returned_them() {
     for order in [ScanOrder::OldestFirst, ScanOrder::NewestFirst] {
-        let table = new_table(fifo_options("t"));
+        let table = new_table(table_options("t"));
         let all = items(0..96);
         let chunks: Vec<Weak<Chunk>> = (all.iter())
             .map(|item| Arc::downgrade(&item.trajectory.chunks()[0]))
@@ -70,7 +70,7 @@ fn a_scan_releases_items_that_are_removed_after_it_has_returned_them() {
 
 #[test]
 fn a_scan_of_a_closed_table_releases_its_items() {
-    let table = new_table(fifo_options("t"));
+    let table = new_table(table_options("t"));
     let all = items(0..10);
     let chunk = Arc::downgrade(&all[9].trajectory.chunks()[0]);
     wait_ready(table.insert(all).unwrap()).unwrap();
@@ -88,9 +88,9 @@ fn a_scan_of_a_closed_table_releases_its_items() {
 
 #[test]
 fn a_batch_ends_before_an_item_with_other_columns() {
-    let table = new_table(fifo_options("t"));
+    let table = new_table(table_options("t"));
     let mut all = items(0..3);
-    all.extend([item_of_size(3, 1.0, 2), item(4, 1.0), item(5, 1.0)]);
+    all.extend([byte_item(3, 1.0, 2), item(4, 1.0), item(5, 1.0)]);
     wait_ready(table.insert(all).unwrap()).unwrap();
     let mut scan = Scan::begin(&table, &ScanOptions::default()).unwrap();
     assert_eq!(scan.num_items(), 6);

@@ -7,8 +7,8 @@ use engram_core::table::SESSION_IDLE;
 use engram_engine::{Engine, InsertTicket, SessionRun, Table};
 
 use crate::support::{
-    ManualClock, ManualLog, WakeCounter, error_text, fifo_options, insert_items, items, new_engine,
-    new_table, poll, queue_options, sample_keys, wait_ready,
+    ManualClock, ManualLog, WakeCounter, error_text, insert_items, items, new_engine, new_table,
+    poll, queue_options, sample_keys, table_options, wait_ready,
 };
 
 const SESSION_ID: u64 = 77;
@@ -66,7 +66,7 @@ fn a_retry_applies_only_new_items() {
 
 #[test]
 fn a_session_numbers_the_items_of_each_table_separately() {
-    let engine = new_engine(vec![fifo_options("a"), fifo_options("b")]);
+    let engine = new_engine(vec![table_options("a"), table_options("b")]);
     let (a, b) = (engine.table("a").unwrap(), engine.table("b").unwrap());
     send_and_wait(&a, 1, 3);
     send_and_wait(&b, 1, 2);
@@ -94,7 +94,7 @@ fn a_retry_is_acknowledged_once_the_first_try_is_durable() {
     let log = Arc::new(ManualLog::default());
     let clock = Arc::new(ManualClock::default());
     let engine =
-        Engine::with_clock_and_sink(vec![fifo_options("t")], 1, clock, log.clone()).unwrap();
+        Engine::with_clock_and_sink(vec![table_options("t")], 1, clock, log.clone()).unwrap();
     let table = engine.table("t").unwrap();
     let wakes = Arc::<WakeCounter>::default();
     drop(send(&table, 1, 3));
@@ -142,7 +142,7 @@ fn withdrawn_items_can_be_sent_again() {
 
 #[test]
 fn an_item_whose_key_exists_counts_as_applied() {
-    let table = new_table(fifo_options("t"));
+    let table = new_table(table_options("t"));
     insert_items(&table, items(1..2));
     send_and_wait(&table, 1, 2);
     table.delete(&[1]).unwrap();
@@ -166,7 +166,7 @@ fn items_applied_before_a_reset_are_not_applied_again() {
 
 #[test]
 fn sessions_that_send_nothing_are_forgotten() {
-    let (table, clock) = table_with_manual_clock(fifo_options("t"));
+    let (table, clock) = table_with_manual_clock(table_options("t"));
     send_and_wait(&table, 1, 2);
     clock.set(SESSION_IDLE - 1);
     table.delete(&[1, 2]).unwrap();
@@ -203,7 +203,7 @@ fn a_session_that_waits_is_not_idle() {
 
 #[test]
 fn numbers_out_of_range_are_rejected() {
-    let table = new_table(fifo_options("t"));
+    let table = new_table(table_options("t"));
     let error_from = |first| {
         let run = SessionRun {
             session: SESSION_ID,

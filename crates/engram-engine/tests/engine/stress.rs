@@ -13,7 +13,7 @@ use engram_engine::{Stream, StreamOptions, Table, WaitOptions, WaitOutcome};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use crate::support::{SECOND, fifo_options, item, new_table, queue_options, wait_for};
+use crate::support::{SECOND, item, new_table, queue_options, table_options, wait_for};
 
 /// How long each test runs.
 const RUN_TIME: Duration = Duration::from_millis(400);
@@ -177,7 +177,7 @@ fn a_replay_table_survives_concurrent_calls() {
             ttl: Some(50_000_000),
             sampler: SelectorKind::Prioritized { exponent: 0.6 },
             remover: SelectorKind::MinHeap,
-            ..fifo_options("t")
+            ..table_options("t")
         });
     });
 }
@@ -196,7 +196,7 @@ fn a_uniform_table_survives_concurrent_calls() {
                 min_diff: -20.0,
                 max_diff: 60.0,
             },
-            ..fifo_options("t")
+            ..table_options("t")
         });
     });
 }

@@ -6,74 +6,20 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use engram_core::{
-    CellSpec, ChunkBuilder, Compression, Compressor, DType, Error, Layout, Lsn, NewItem, OpSink,
-    Origin, RateLimits, Result, Schema, SelectorKind, TableOp, TableOptions, Trajectory,
-};
+use engram_core::{Error, Lsn, NewItem, OpSink, RateLimits, Result, TableOp, TableOptions};
 use engram_engine::{Clock, Engine, Sample, Table, WaitOptions, WaitOutcome, wait};
-use smallvec::smallvec;
+pub(crate) use engram_testkit::{byte_item, table_options};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// An item with a chunk of 1 byte.
 pub(crate) fn item(key: u64, priority: f64) -> NewItem {
-    item_of_size(key, priority, 1)
-}
-
-/// An item with its own chunk of `size` bytes, each with the value of the key's lowest byte.
-pub(crate) fn item_of_size(key: u64, priority: f64, size: usize) -> NewItem {
-    let schema = Arc::new(Schema {
-        layout: Arc::new(Layout {
-            names: Box::new(["obs".into()]),
-            structure: r#"{"d":[["obs",0]]}"#.into(),
-        }),
-        cells: Box::new([CellSpec {
-            dtype: DType::Uint8,
-            shape: smallvec![size],
-        }]),
-    });
-    let mut builder = ChunkBuilder::new(schema, 1).unwrap();
-    builder.cell_mut(0, 0).fill(key.to_le_bytes()[0]);
-    builder.commit(0);
-    let origin = Origin {
-        key,
-        episodes: smallvec![key],
-        first_step: 0,
-        steps: 1,
-    };
-    let mut compressor = Compressor::new(Compression::Off);
-    NewItem {
-        key,
-        trajectory: Trajectory::Rows {
-            chunk: Arc::new(builder.seal(origin, &mut compressor).unwrap()),
-            offset: 0,
-            len: 1,
-            squeeze: true,
-        },
-        priority,
-    }
+    byte_item(key, priority, 1)
 }
 
 /// Items with these keys and priority 1.
 pub(crate) fn items(keys: impl IntoIterator<Item = u64>) -> Vec<NewItem> {
     keys.into_iter().map(|key| item(key, 1.0)).collect()
-}
-
-/// Options of a first-in-first-out table that never blocks inserts.
-pub(crate) fn fifo_options(name: &str) -> TableOptions {
-    TableOptions {
-        name: name.into(),
-        max_size: 1_000,
-        max_bytes: None,
-        max_times_sampled: 0,
-        ttl: None,
-        sampler: SelectorKind::Fifo,
-        remover: SelectorKind::Fifo,
-        limits: RateLimits::min_size(1),
-        signature: None,
-        seed: 7,
-        note: None,
-    }
 }
 
 /// Options of a queue of at most `size` items, each sampled once.
@@ -82,7 +28,7 @@ pub(crate) fn queue_options(name: &str, size: u64) -> TableOptions {
         max_size: size,
         max_times_sampled: 1,
         limits: RateLimits::queue(size),
-        ..fifo_options(name)
+        ..table_options(name)
     }
 }
 

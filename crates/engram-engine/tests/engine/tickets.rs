@@ -8,8 +8,8 @@ use engram_core::{Error, RateLimits, TableOptions, Volatile};
 use engram_engine::{Engine, WaitOutcome};
 
 use crate::support::{
-    ManualClock, WakeCounter, error_text, fifo_options, insert_items, item, item_of_size, items,
-    keys, new_engine, new_table, poll, queue_options, sample_keys, table_dropped_error, wait_for,
+    ManualClock, WakeCounter, byte_item, error_text, insert_items, item, items, keys, new_engine,
+    new_table, poll, queue_options, sample_keys, table_dropped_error, table_options, wait_for,
     wait_ready,
 };
 
@@ -29,7 +29,7 @@ fn a_sample_collects_exactly_n_items_in_several_steps() {
     let table = new_table(TableOptions {
         max_times_sampled: 1,
         limits: ratio_limits(1, 0.0, 2.0),
-        ..fifo_options("t")
+        ..table_options("t")
     });
     let sample = table.sample(7, false).unwrap();
     // The limiter allows two items at a time; they are sampled before the next are inserted.
@@ -48,7 +48,7 @@ fn large_requests_are_served_in_bounded_steps() {
     let table = new_table(TableOptions {
         max_size: 40_000,
         max_times_sampled: 2,
-        ..fifo_options("t")
+        ..table_options("t")
     });
     let mut insert = table.insert(items(0..30_000)).unwrap();
     // A call that needs more than one lock hold locks the table again by itself, without being polled.
@@ -73,7 +73,7 @@ fn large_requests_are_served_in_bounded_steps() {
 
 #[test]
 fn an_insert_serves_a_waiting_sample_only_for_a_bounded_time() {
-    let table = new_table(fifo_options("t"));
+    let table = new_table(table_options("t"));
     let wakes = Arc::<WakeCounter>::default();
     let mut sample = table.sample(100_000, true).unwrap();
     assert!(poll(&mut sample, &wakes).is_pending());
@@ -89,7 +89,7 @@ fn a_waiting_insert_is_served_without_being_polled_again() {
     let table = new_table(TableOptions {
         max_size: 100_000,
         limits: ratio_limits(1, 0.0, 1.0),
-        ..fifo_options("t")
+        ..table_options("t")
     });
     let mut insert = table.insert(items(0..50_000)).unwrap();
     // The ticket was polled once, and is not polled again.
@@ -125,7 +125,7 @@ fn a_cancelled_sample_returns_its_items() {
 fn a_sample_that_has_drawn_all_items_does_not_blame_others() {
     let table = new_table(TableOptions {
         max_times_sampled: 1,
-        ..fifo_options("t")
+        ..table_options("t")
     });
     insert_items(&table, items(0..2));
     let none_left = "table `t` had 2 of 4 samples available within 0.5 s; they were returned to it; the table has no other \
@@ -288,7 +288,7 @@ fn closing_ends_waiting_samples_with_the_reason() {
     }
     assert_eq!(error_text(engine.table("a")), "the store is closed");
     assert_eq!(
-        error_text(engine.create_table(fifo_options("c"))),
+        error_text(engine.create_table(table_options("c"))),
         "the store is closed"
     );
 }
@@ -325,7 +325,7 @@ fn waiting_inserts_end_with_the_reason() {
 fn changed_limits_wake_waiting_calls() {
     let table = new_table(TableOptions {
         limits: RateLimits::min_size(100),
-        ..fifo_options("t")
+        ..table_options("t")
     });
     insert_items(&table, items(0..5));
     assert_eq!(
@@ -389,7 +389,7 @@ fn expired_items_are_never_sampled() {
         ttl: Some(10),
         max_size: 5_000,
         limits: RateLimits::min_size(2),
-        ..fifo_options("t")
+        ..table_options("t")
     };
     let engine =
         Engine::with_clock_and_sink(vec![options], 1, clock.clone(), Arc::new(Volatile)).unwrap();
@@ -435,17 +435,17 @@ fn a_reset_discards_the_draws_of_waiting_calls() {
 
 #[test]
 fn an_insert_evicts_leased_items_that_exceed_max_bytes() {
-    let small = item_of_size(1, 1.0, 30_000);
+    let small = byte_item(1, 1.0, 30_000);
     let table = new_table(TableOptions {
         max_bytes: Some(100_000),
         max_times_sampled: 1,
-        ..fifo_options("t")
+        ..table_options("t")
     });
-    insert_items(&table, vec![item_of_size(0, 1.0, 60_000)]);
+    insert_items(&table, vec![byte_item(0, 1.0, 60_000)]);
     let lease = wait_ready(table.sample(1, true).unwrap()).unwrap();
     insert_items(&table, vec![small]);
-    insert_items(&table, vec![item_of_size(2, 1.0, 90_000)]);
-    insert_items(&table, vec![item_of_size(3, 1.0, 50_000)]);
+    insert_items(&table, vec![byte_item(2, 1.0, 90_000)]);
+    insert_items(&table, vec![byte_item(3, 1.0, 50_000)]);
     let info = table.info();
     assert_eq!((info.stats.size, info.stats.hidden_items), (1, 0));
     lease.lease.unwrap().acknowledge();
@@ -456,7 +456,7 @@ fn an_insert_evicts_leased_items_that_exceed_max_bytes() {
 fn a_snapshot_is_not_affected_by_later_changes() {
     let table = new_table(TableOptions {
         max_size: 5_000,
-        ..fifo_options("t")
+        ..table_options("t")
     });
     insert_items(&table, items(0..5_000));
     let snapshot = table.snapshot().unwrap();
@@ -488,7 +488,7 @@ fn insert_or_update_updates_the_priority_of_an_existing_key() {
     for (updates, priority) in [(true, 7.0), (false, 1.0)] {
         let table = new_table(TableOptions {
             limits: ratio_limits(1, f64::MIN, 1.0),
-            ..fifo_options("t")
+            ..table_options("t")
         });
         insert_items(&table, items(0..1));
         // Both wait; the second has the key of the first.

@@ -15,7 +15,7 @@ use engram_engine::{Sample, Stream, StreamOptions, Table, WaitOptions};
 use smallvec::smallvec;
 
 use crate::support::{
-    SECOND, error_text, fifo_options, insert_items, item_of_size, keys, new_table, queue_options,
+    SECOND, byte_item, error_text, insert_items, keys, new_table, queue_options, table_options,
     wait_ready,
 };
 
@@ -62,7 +62,7 @@ fn corrupt_item(key: u64) -> NewItem {
 /// Intact items of the same column.
 fn items(keys: impl IntoIterator<Item = u64>) -> Vec<NewItem> {
     let keys = keys.into_iter();
-    keys.map(|key| item_of_size(key, 1.0, 100)).collect()
+    keys.map(|key| byte_item(key, 1.0, 100)).collect()
 }
 
 fn gather(sample: Sample) -> Result<Vec<u64>> {
@@ -121,7 +121,7 @@ fn the_rate_limiter_of_a_queue_counts_unreadable_items_as_sampled() {
 
 #[test]
 fn a_replay_table_loses_only_the_unreadable_items() {
-    let table = new_table(fifo_options("t"));
+    let table = new_table(table_options("t"));
     let corrupt: Vec<_> = (0..13).map(corrupt_item).collect();
     insert_items(&table, corrupt);
     insert_items(&table, items([20]));

@@ -115,25 +115,10 @@ impl StreamChunkCache {
 mod tests {
     use super::*;
     use crate::tensor_encoder::encode_tensor;
-    use engram_core::{CellSpec, DType, RateLimits, SelectorKind};
+    use engram_core::{CellSpec, DType};
+    use engram_testkit::table_options;
     use futures_util::FutureExt as _;
     use tonic::Code;
-
-    fn table() -> TableOptions {
-        TableOptions {
-            name: "table".into(),
-            max_size: 10,
-            max_bytes: None,
-            max_times_sampled: 0,
-            ttl: None,
-            sampler: SelectorKind::Fifo,
-            remover: SelectorKind::Fifo,
-            limits: RateLimits::min_size(1),
-            signature: None,
-            note: None,
-            seed: 1,
-        }
-    }
 
     /// A chunk with this number of columns of one byte each.
     fn chunk(key: u64, columns: usize) -> pb::ChunkData {
@@ -208,7 +193,7 @@ mod tests {
         );
         assert_eq!(rejected(&mut cache, 3), text);
         // A chunk does not count while a table refers to it.
-        let engine = engram_engine::Engine::new(vec![table()], 1).unwrap();
+        let engine = engram_engine::Engine::new(vec![table_options("table")], 1).unwrap();
         let table = engine.table("table").unwrap();
         let slice = pb::flat_trajectory::ChunkSlice {
             chunk_key: 1,

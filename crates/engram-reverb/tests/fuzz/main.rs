@@ -8,27 +8,20 @@
     reason = "test helpers report failures by panicking"
 )]
 
-mod corpus;
-#[path = "../../../engram-rpc/tests/fuzz/counting_allocator.rs"]
-mod counting_allocator;
-#[path = "../../../engram-rpc/tests/fuzz/mutate.rs"]
-mod mutate;
-
 use std::sync::Arc;
 
 use engram_codec::{DecodedSize, check_decoded_size};
 use engram_core::pool::Pool;
-use engram_core::{RateLimits, SelectorKind, TableOptions};
+use engram_core::{SelectorKind, TableOptions};
 use engram_engine::{Engine, Table};
 use engram_reverb::{ChunkDecoder, ChunkKeyCounter, ChunksByKey, decode_item, encode_sample, pb};
+use engram_testkit::reverb_messages::{chunk, insert_requests, item, tensor};
+use engram_testkit::{
+    CountingAllocator, RandomSource, env_number, measure_peak, mutate, random_message,
+    table_options,
+};
 use futures_util::FutureExt as _;
 use prost::Message as _;
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::SeedableRng as _;
-
-use corpus::{chunk, corpus, item, tensor};
-use counting_allocator::{CountingAllocator, measure_peak};
-use mutate::{RandomSource, mutate, random_message};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -41,17 +34,9 @@ const ALLOCATED_ALWAYS: usize = 4 << 20;
 
 fn options() -> TableOptions {
     TableOptions {
-        name: "table".into(),
         max_size: 10,
-        max_bytes: None,
-        max_times_sampled: 0,
-        ttl: None,
         sampler: SelectorKind::Lifo,
-        remover: SelectorKind::Fifo,
-        limits: RateLimits::min_size(1),
-        signature: None,
-        note: None,
-        seed: 1,
+        ..table_options("table")
     }
 }
 
@@ -92,19 +77,12 @@ fn handle(request: &[u8], table: &Arc<Table>, pool: &Arc<Pool>) -> usize {
     accepted
 }
 
-fn setting(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap(),
-        Err(_) => default,
-    }
-}
-
 #[test]
 fn mutated_requests_are_handled_within_limits() {
-    let count = setting("ENGRAM_FUZZ", 100_000);
-    let seed = setting("ENGRAM_FUZZ_SEED", 1);
-    let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
-    let (corpus, table, pool) = (corpus(), table(), Arc::new(Pool::default()));
+    let count = env_number("ENGRAM_FUZZ", 100_000);
+    let seed = env_number("ENGRAM_FUZZ_SEED", 1);
+    let mut random = RandomSource::new(seed);
+    let (corpus, table, pool) = (insert_requests(), table(), Arc::new(Pool::default()));
     for (request, items) in corpus.iter().zip([3, 1]) {
         assert_eq!(handle(request, &table, &pool), items);
     }

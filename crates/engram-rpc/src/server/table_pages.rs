@@ -85,29 +85,15 @@ fn list<T>(
 
 #[cfg(test)]
 mod tests {
-    use engram_core::{RateLimits, SelectorKind, TableOptions};
+    use engram_core::TableOptions;
+    use engram_testkit::table_options;
 
     use super::*;
 
     fn options(name: &str) -> TableOptions {
         TableOptions {
-            name: name.into(),
             max_size: 1,
-            max_bytes: None,
-            max_times_sampled: 0,
-            ttl: None,
-            sampler: SelectorKind::Fifo,
-            remover: SelectorKind::Fifo,
-            limits: RateLimits {
-                kind: "MinSize".into(),
-                samples_per_insert: 1.0,
-                min_size: 1,
-                min_diff: f64::MIN,
-                max_diff: f64::MAX,
-            },
-            signature: None,
-            seed: 1,
-            note: None,
+            ..table_options(name)
         }
     }
 

@@ -9,21 +9,18 @@
 )]
 
 mod corpus;
-mod counting_allocator;
 mod decoders;
-mod mutate;
 
 use std::fmt::Write as _;
 
 use engram_rpc::pb;
 use engram_rpc::wire::{MAX_DECODED_BYTES, check_decoded_size};
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::SeedableRng as _;
+use engram_testkit::{
+    CountingAllocator, RandomSource, env_number, measure_peak, mutate, random_message,
+};
 
 use corpus::corpus;
-use counting_allocator::{CountingAllocator, measure_peak};
 use decoders::{Kind, MAX_BATCH_BYTES, is_valid, reset_state};
-use mutate::{RandomSource, mutate, random_message};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -36,18 +33,11 @@ const MEMORY_PER_BYTE: usize = 512;
 /// twice, and its decompressed columns.
 const BASE_MEMORY: usize = 3 * MAX_BATCH_BYTES;
 
-fn env_number(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap(),
-        Err(_) => default,
-    }
-}
-
 #[test]
 fn mutated_messages_are_decoded_without_panic_in_bounded_memory() {
     let count = env_number("ENGRAM_FUZZ", 200_000);
     let seed = env_number("ENGRAM_FUZZ_SEED", 1);
-    let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let mut random = RandomSource::new(seed);
     let corpus = corpus();
     for (kind, message) in &corpus {
         reset_state(*kind, true);

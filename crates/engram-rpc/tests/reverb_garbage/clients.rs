@@ -8,6 +8,7 @@ use engram_core::{CellSpec, DType};
 use engram_reverb::pb::reverb_service_client::ReverbServiceClient;
 use engram_reverb::pb::{self, chunk_data::Data};
 use engram_reverb::{check_tensor, encode_tensor};
+use engram_testkit::reverb_messages::item;
 use futures_util::stream::{self, StreamExt as _};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Bytes, Frame};
@@ -22,7 +23,6 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 use tower::{Service as _, ServiceExt as _};
 
-use crate::corpus::item;
 use crate::garbage_calls::{GarbageCall, METHODS};
 
 /// The test fails if a call takes longer than this.

@@ -6,12 +6,11 @@ use engram_core::chunk::{ChunkBuilder, Origin};
 use engram_core::{CellSpec, Compression, Compressor, DType, Layout, NewItem, Schema, Trajectory};
 use engram_engine::Table;
 use engram_reverb::pb;
+use engram_testkit::reverb_messages::insert_requests;
+use engram_testkit::{RandomSource, mutate, random_message};
 use futures_util::FutureExt as _;
 use prost::Message as _;
 use smallvec::smallvec;
-
-use crate::corpus::corpus;
-use crate::mutate::{RandomSource, mutate, random_message};
 
 /// The methods of the service, and one that it does not have.
 pub(crate) const METHODS: [&str; 8] = [
@@ -71,7 +70,7 @@ impl ValidMessages {
         };
         Self {
             by_method: [
-                corpus(),
+                insert_requests(),
                 vec![sample_request("table", 3), sample_request("other", 1)],
                 vec![mutate_request()],
                 vec![reset.encode_to_vec()],

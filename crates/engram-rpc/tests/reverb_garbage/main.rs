@@ -10,24 +10,18 @@
 )]
 
 mod clients;
-#[path = "../../../engram-reverb/tests/fuzz/corpus.rs"]
-mod corpus;
 mod garbage_calls;
-#[path = "../fuzz/mutate.rs"]
-mod mutate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engram_core::{RateLimits, SelectorKind, TableOptions};
+use engram_core::{SelectorKind, TableOptions};
 use engram_engine::{Engine, Table};
 use engram_rpc::{Server, ServerOptions};
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::SeedableRng as _;
+use engram_testkit::{RandomSource, env_number, table_options};
 
 use clients::{CallOutcome, Connection, WellBehavedClient, wait_until};
 use garbage_calls::{METHODS, ValidMessages};
-use mutate::RandomSource;
 
 /// Number of concurrent sequences of calls.
 const TASKS: u64 = 4;
@@ -41,24 +35,10 @@ const MAX_ADDED_BYTES: u64 = 200 << 20;
 /// Options of a small table. With `max_times_sampled` of 1 it is a queue.
 fn options(name: &str, max_times_sampled: u32) -> TableOptions {
     TableOptions {
-        name: name.into(),
         max_size: 10,
-        max_bytes: None,
         max_times_sampled,
-        ttl: None,
         sampler: SelectorKind::Prioritized { exponent: 1.0 },
-        remover: SelectorKind::Fifo,
-        limits: RateLimits::min_size(1),
-        signature: None,
-        note: None,
-        seed: 1,
-    }
-}
-
-fn env_number(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap(),
-        Err(_) => default,
+        ..table_options(name)
     }
 }
 
@@ -88,7 +68,7 @@ async fn make_calls(
     calls: u64,
 ) -> CallCounts {
     let seed = env_number("ENGRAM_FUZZ_SEED", 1).wrapping_mul(TASKS) + task;
-    let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let mut random = RandomSource::new(seed);
     let messages = ValidMessages::new();
     let mut counts = CallCounts::default();
     for index in 0..calls {

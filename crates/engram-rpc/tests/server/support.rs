@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use engram_core::chunk::{ChunkBuilder, Origin};
 use engram_core::{
-    CellSpec, Compression, Compressor, DType, Layout, NewItem, RateLimits, Schema, SelectorKind,
-    TableOptions, Trajectory,
+    CellSpec, Compression, Compressor, DType, Layout, NewItem, RateLimits, Schema, TableOptions,
+    Trajectory,
 };
 use engram_engine::{Engine, Table, WaitOptions, WaitOutcome, wait};
 use engram_rpc::pb::engram_client::EngramClient;
 use engram_rpc::{Server, ServerOptions, pb};
+use engram_testkit::table_options;
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -25,23 +26,8 @@ pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Options of a table of up to a million items. Its rate limiter requires one item for sampling.
 pub(crate) fn options(name: &str) -> TableOptions {
     TableOptions {
-        name: name.into(),
         max_size: 1_000_000,
-        max_bytes: None,
-        max_times_sampled: 0,
-        ttl: None,
-        sampler: SelectorKind::Fifo,
-        remover: SelectorKind::Fifo,
-        limits: RateLimits {
-            kind: "MinSize".into(),
-            samples_per_insert: 1.0,
-            min_size: 1,
-            min_diff: f64::MIN,
-            max_diff: f64::MAX,
-        },
-        signature: None,
-        seed: 7,
-        note: None,
+        ..table_options(name)
     }
 }
 

@@ -1,78 +1,23 @@
-use engram_core::chunk::{ChunkBuilder, Origin};
-use engram_core::{
-    CellSpec, Compression, Compressor, DType, Layout, RateLimits, Schema, SelectorKind,
-    TableOptions, Trajectory,
-};
+use engram_core::{RateLimits, TableOptions};
 use engram_engine::{Engine, Table};
-use smallvec::smallvec;
+use engram_testkit::{byte_item, table_options};
 
 use super::*;
 
 /// Returns a table `t` with a rate limiter that accepts two items more than are sampled.
 fn queue_table() -> Arc<Table> {
     let options = TableOptions {
-        name: "t".into(),
-        max_size: 1_000_000,
-        max_bytes: None,
         max_times_sampled: 1,
-        ttl: None,
-        sampler: SelectorKind::Fifo,
-        remover: SelectorKind::Fifo,
-        limits: RateLimits {
-            kind: "Queue".into(),
-            samples_per_insert: 1.0,
-            min_size: 1,
-            min_diff: 0.0,
-            max_diff: 2.0,
-        },
-        signature: None,
-        seed: 1,
-        note: None,
+        limits: RateLimits::queue(2),
+        ..table_options("t")
     };
     let engine = Engine::new(vec![options], 1).unwrap();
     engine.table("t").unwrap()
 }
 
-/// Items with these keys and one row each.
-fn items(keys: impl Iterator<Item = u64>) -> Vec<NewItem> {
-    let layout = Layout {
-        names: Box::new(["x".into()]),
-        structure: r#"{"d":[["x",0]]}"#.into(),
-    };
-    let schema = Schema {
-        layout: Arc::new(layout),
-        cells: Box::new([CellSpec {
-            dtype: DType::Uint32,
-            shape: smallvec![],
-        }]),
-    };
-    let mut builder = ChunkBuilder::new(Arc::new(schema), 1).unwrap();
-    builder.column_mut(0).copy_from_slice(&[7, 0, 0, 0]);
-    builder.set_rows(0, 1);
-    let origin = Origin {
-        key: 1,
-        episodes: smallvec![1],
-        first_step: 0,
-        steps: 1,
-    };
-    let chunk = builder.seal(origin, &mut Compressor::new(Compression::Off));
-    let chunk = Arc::new(chunk.unwrap());
-    let items = keys.map(|key| NewItem {
-        key,
-        trajectory: Trajectory::Rows {
-            chunk: Arc::clone(&chunk),
-            offset: 0,
-            len: 1,
-            squeeze: true,
-        },
-        priority: 1.0,
-    });
-    items.collect()
-}
-
 /// Inserts items numbered `first..=last`.
 fn insert(queues: &mut InsertQueues, table: &Arc<Table>, first: u64, last: u64) {
-    let items = items(first..=last);
+    let items: Vec<_> = (first..=last).map(|key| byte_item(key, 1.0, 4)).collect();
     let batch = InsertBatch::new(last, &items);
     queues.add("t", batch, table.insert(items).unwrap());
 }

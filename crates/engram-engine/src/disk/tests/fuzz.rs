@@ -4,24 +4,19 @@
 //! `ENGRAM_FUZZ=1000000 cargo test -p engram-engine --lib fuzz` tests this number of directories;
 //! `ENGRAM_FUZZ_SEED` sets the seed.
 
+use engram_testkit::{
+    CountingAllocator, RandomSource, env_number, measure_peak, mutate, random_message,
+};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
-use super::directory::Directory;
-use super::directory_reader::Recovered;
-use super::file_format::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, padding, record_header};
-use super::inspect::inspect_files;
-use super::power_loss::PowerLossDirectory;
+use super::power_loss_directory::PowerLossDirectory;
 use super::random_workload::{History, open_store};
-use super::recover::recover;
-
-#[path = "../../../engram-rpc/tests/fuzz/counting_allocator.rs"]
-mod counting_allocator;
-#[path = "../../../engram-rpc/tests/fuzz/mutate.rs"]
-mod mutate;
-
-use counting_allocator::{CountingAllocator, measure_peak};
-use mutate::{RandomSource, mutate, random_message};
+use crate::disk::directory::Directory;
+use crate::disk::directory_reader::Recovered;
+use crate::disk::file_format::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, padding, record_header};
+use crate::disk::inspect::inspect_files;
+use crate::disk::recover::recover;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -160,16 +155,11 @@ fn try_recover(directory: &PowerLossDirectory, repair: bool) -> Option<Recovered
     recover(directory, repair, &mut |_, _| {}).ok()
 }
 
-/// Returns an environment variable as a number, or `default` if it is not set.
-fn env_number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap())
-}
-
 #[test]
 fn damaged_directories_are_refused_or_opened_without_wrong_data() {
     let count = env_number("ENGRAM_FUZZ", 10_000);
     let seed = env_number("ENGRAM_FUZZ_SEED", 1);
-    let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
+    let mut random = RandomSource::new(seed);
     let stores: Vec<UndamagedStore> = (1..=20).map(UndamagedStore::new).collect();
     let (mut opened_count, mut repaired_count, mut max_peak) = (0_u64, 0_u64, 0);
     for index in 0..count {

@@ -6,18 +6,17 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use engram_core::{
-    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, DeferredDrops, Layout, NewItem,
-    Origin, RateLimits, Schema, SelectorKind, TableOptions, TableState, Trajectory,
+    Chunk, DeferredDrops, NewItem, RateLimits, SelectorKind, TableOptions, TableState, Trajectory,
 };
+use engram_testkit::byte_chunk;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
-use smallvec::smallvec;
 
-use super::directory_reader::Recovered;
-use super::journal::Durability;
-use super::power_loss::PowerLossDirectory;
-use super::recover::recover;
-use super::storage::{CheckpointView, Opened, Storage, StorageOptions};
+use super::power_loss_directory::PowerLossDirectory;
+use crate::disk::directory_reader::Recovered;
+use crate::disk::journal::Durability;
+use crate::disk::recover::recover;
+use crate::disk::storage::{CheckpointView, Opened, Storage, StorageOptions};
 
 /// Changes are synced at once, and two checkpoints are kept.
 pub(super) const OPTIONS: StorageOptions = StorageOptions {
@@ -31,38 +30,9 @@ fn as_f64(number: u64) -> f64 {
     f64::from(u32::try_from(number).unwrap())
 }
 
-/// A chunk in which each byte is the key's lowest byte.
-fn new_chunk(key: u64, rows: u32) -> Arc<Chunk> {
-    let schema = Arc::new(Schema {
-        layout: Arc::new(Layout {
-            names: Box::new(["obs".into()]),
-            structure: r#"{"d":[["obs",0]]}"#.into(),
-        }),
-        cells: Box::new([CellSpec {
-            dtype: DType::Uint8,
-            shape: smallvec![100],
-        }]),
-    });
-    let mut builder = ChunkBuilder::new(schema, rows as usize).unwrap();
-    for row in 0..rows {
-        builder.cell_mut(0, row as usize).fill(key.to_le_bytes()[0]);
-        builder.commit(0);
-    }
-    let origin = Origin {
-        key,
-        episodes: smallvec![key],
-        first_step: 0,
-        steps: rows,
-    };
-    let compressor = &mut Compressor::new(Compression::Off);
-    Arc::new(builder.seal(origin, compressor).unwrap())
-}
-
 pub(super) fn table_options(id: u64) -> TableOptions {
     TableOptions {
-        name: format!("table {id}"),
         max_size: 30,
-        max_bytes: None,
         max_times_sampled: if id == 2 { 2 } else { 0 },
         ttl: (id == 3).then_some(500),
         sampler: match id {
@@ -75,10 +45,8 @@ pub(super) fn table_options(id: u64) -> TableOptions {
             2 => SelectorKind::Uniform,
             _ => SelectorKind::MinHeap,
         },
-        limits: RateLimits::min_size(1),
-        signature: None,
         seed: id,
-        note: None,
+        ..engram_testkit::table_options(&format!("table {id}"))
     }
 }
 
@@ -97,7 +65,7 @@ pub(super) fn insert(table: &mut TableState, key: u64) {
         key,
         priority: 1.0,
         trajectory: Trajectory::Rows {
-            chunk: new_chunk(key, 4),
+            chunk: byte_chunk(key, 4, 100),
             offset: 1,
             len: 2,
             squeeze: false,
@@ -277,7 +245,7 @@ impl History {
     ) -> NewItem {
         self.next_key += 1;
         if shared_chunks.is_empty() || rng.next_u64().is_multiple_of(3) {
-            shared_chunks.push(new_chunk(self.next_key, 4));
+            shared_chunks.push(byte_chunk(self.next_key, 4, 100));
         }
         let index = usize::try_from(rng.next_u64()).unwrap() % shared_chunks.len();
         let chunk = Arc::clone(&shared_chunks[index]);

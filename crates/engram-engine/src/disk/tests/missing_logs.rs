@@ -3,11 +3,11 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::close_mark::CloseMark;
-use super::directory::Directory as _;
-use super::file_names::{FileName, log_name};
-use super::power_loss::PowerLossDirectory;
+use super::power_loss_directory::PowerLossDirectory;
 use super::random_workload::{History, open_store, read_back};
+use crate::disk::close_mark::CloseMark;
+use crate::disk::directory::Directory as _;
+use crate::disk::file_names::{FileName, log_name};
 
 /// Removes about half of the logs; returns how many.
 fn remove_logs(files: &PowerLossDirectory, rng: &mut Xoshiro256PlusPlus) -> usize {

@@ -6,15 +6,15 @@ use engram_core::{DeferredDrops, Result, TableState, Volatile};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
-use super::close_mark::CloseMark;
-use super::directory::Directory as _;
-use super::file_names::{checkpoint_name, log_name};
-use super::power_loss::PowerLossDirectory;
+use super::power_loss_directory::PowerLossDirectory;
 use super::random_workload::{
     create_table, insert, open_store, read_back, sizes, table_options, wait_until_durable,
 };
-use super::recover::recover;
-use super::storage::{CheckpointView, Opened};
+use crate::disk::close_mark::CloseMark;
+use crate::disk::directory::Directory as _;
+use crate::disk::file_names::{checkpoint_name, log_name};
+use crate::disk::recover::recover;
+use crate::disk::storage::{CheckpointView, Opened};
 
 /// Number of the table that is in no log.
 const NEW_TABLE: u64 = 9;

@@ -1,14 +1,21 @@
 //! Random mutations of messages.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::Rng as _;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 /// A random number generator, reproducible from its seed.
-pub(crate) struct RandomSource(pub(crate) Xoshiro256PlusPlus);
+#[derive(Debug)]
+pub struct RandomSource(Xoshiro256PlusPlus);
 
 impl RandomSource {
+    /// A generator with this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(Xoshiro256PlusPlus::seed_from_u64(seed))
+    }
+
     /// Returns a number below `end`, or 0 if `end` is 0.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    pub fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.0.next_u64() % end.max(1) as u64).unwrap_or(0)
     }
 
@@ -34,7 +41,7 @@ const EDGE_CASES: [&[u8]; 8] = [
 ];
 
 /// Applies one mutation to a message, and sometimes up to three more. Some copy a part of `other` into it.
-pub(crate) fn mutate(message: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
+pub fn mutate(message: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
     for _ in 0..=random.below(2) * random.below(4) {
         let start = random.below(message.len() + 1);
         let end = start + random.below((message.len() - start).min(64) + 1);
@@ -73,7 +80,8 @@ pub(crate) fn mutate(message: &mut Vec<u8>, other: &[u8], random: &mut RandomSou
 
 /// Returns random bytes, or sometimes a few bytes repeated many times, which encode many tiny
 /// structures.
-pub(crate) fn random_message(random: &mut RandomSource) -> Vec<u8> {
+#[must_use]
+pub fn random_message(random: &mut RandomSource) -> Vec<u8> {
     match random.below(50) {
         0 => {
             let field = u8::try_from(random.below(16) << 3 | 2).unwrap_or(2);

@@ -5,7 +5,7 @@ use engram_core::{DeferredDrops, TableOp};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::power_loss::PowerLossDirectory;
+use super::power_loss_directory::PowerLossDirectory;
 use super::random_workload::{History, describe, open_store, read_back};
 
 /// Runs a store through 6 rounds. Each ends with a power loss, at a random write or after the store was closed. Returns

@@ -10,10 +10,10 @@ use engram_core::selector::TableRng;
 use engram_core::{CellSpec, DType, Layout, Result, Schema, SharedBytes};
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::buffer_reader::SavedBuffer;
-use super::buffer_writer::{SaveContents, write};
-use super::directory::Directory as _;
-use super::power_loss::PowerLossDirectory;
+use super::power_loss_directory::PowerLossDirectory;
+use crate::disk::buffer_reader::SavedBuffer;
+use crate::disk::buffer_writer::{SaveContents, write};
+use crate::disk::directory::Directory as _;
 
 const NUM_ENVS: usize = 3;
 const LENGTH: usize = 8;

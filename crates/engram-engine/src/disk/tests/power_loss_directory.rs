@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
-use super::directory::{Directory, FileId, ReadableFile, WritableFile};
+use crate::disk::directory::{Directory, FileId, ReadableFile, WritableFile};
 
 /// A file's bytes. The first `synced` of them survive a power loss.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,7 @@ type FilesByName = BTreeMap<String, Arc<Mutex<Content>>>;
 
 /// A directory whose machine loses power after a number of calls that change or sync the directory or its files.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PowerLossDirectory {
+pub(crate) struct PowerLossDirectory {
     /// The files that exist now.
     current: Arc<Mutex<FilesByName>>,
     /// The files as of the last sync of the directory.
@@ -40,32 +40,32 @@ pub(super) struct PowerLossDirectory {
 
 impl PowerLossDirectory {
     /// Sets the number of calls that change or sync the directory or its files before the power loss.
-    pub(super) fn set_writes_left(&self, writes: u64) {
+    pub(crate) fn set_writes_left(&self, writes: u64) {
         *self.writes_left.lock() = writes;
     }
 
     /// Number of these calls that are left before the power loss.
-    pub(super) fn writes_left(&self) -> u64 {
+    pub(crate) fn writes_left(&self) -> u64 {
         *self.writes_left.lock()
     }
 
     /// Makes one sync of the directory fail, after `syncs` successful ones.
-    pub(super) fn fail_directory_sync(&self, syncs: u64) {
+    pub(crate) fn fail_directory_sync(&self, syncs: u64) {
         *self.directory_syncs_left.lock() = Some(syncs);
     }
 
     /// Makes one read of a file fail for lack of memory, after `reads` successful ones.
-    pub(super) fn fail_read(&self, reads: u64) {
+    pub(crate) fn fail_read(&self, reads: u64) {
         *self.reads_left.lock() = Some(reads);
     }
 
     /// True if the failure set by [`Self::fail_read`] has not occurred yet.
-    pub(super) fn has_pending_read_failure(&self) -> bool {
+    pub(crate) fn has_pending_read_failure(&self) -> bool {
         self.reads_left.lock().is_some()
     }
 
     /// The same directory, as used by another process that has taken over its lock: `self` has lost the lock.
-    pub(super) fn in_other_process(&self) -> Self {
+    pub(crate) fn in_other_process(&self) -> Self {
         self.lock_lost.store(true, Ordering::Relaxed);
         Self {
             lock_lost: Arc::default(),
@@ -74,7 +74,7 @@ impl PowerLossDirectory {
     }
 
     /// A directory with these files, all synced.
-    pub(super) fn from_files(files: &[(String, Vec<u8>)]) -> Self {
+    pub(crate) fn from_files(files: &[(String, Vec<u8>)]) -> Self {
         let contents = files.iter().map(|(name, bytes)| {
             let content = Content {
                 bytes: bytes.clone(),
@@ -90,7 +90,7 @@ impl PowerLossDirectory {
     }
 
     /// Name and content of each file.
-    pub(super) fn files(&self) -> Vec<(String, Vec<u8>)> {
+    pub(crate) fn files(&self) -> Vec<(String, Vec<u8>)> {
         let current = self.current.lock();
         let contents = current
             .iter()
@@ -99,7 +99,7 @@ impl PowerLossDirectory {
     }
 
     /// The directory after the machine has restarted.
-    pub(super) fn after_power_loss(&self, rng: &mut Xoshiro256PlusPlus) -> Self {
+    pub(crate) fn after_power_loss(&self, rng: &mut Xoshiro256PlusPlus) -> Self {
         let (current, synced) = (self.current.lock(), self.synced.lock());
         let mut surviving = FilesByName::new();
         for name in current.keys().chain(synced.keys()) {

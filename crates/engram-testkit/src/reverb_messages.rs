@@ -1,4 +1,4 @@
-//! Valid messages, which the fuzzer mutates.
+//! Valid messages of dm-reverb's protocol.
 
 use engram_reverb::pb;
 use engram_reverb::pb::flat_trajectory::{ChunkSlice, Column};
@@ -7,7 +7,9 @@ use engram_reverb::pb::tensorflow::{
 };
 use prost::Message as _;
 
-pub(crate) fn tensor(dtype: DataType, sizes: &[i64], content: Vec<u8>) -> TensorProto {
+/// A tensor of this dtype and shape.
+#[must_use]
+pub fn tensor(dtype: DataType, sizes: &[i64], content: Vec<u8>) -> TensorProto {
     let dim = sizes.iter().map(|size| Dim {
         size: *size,
         name: String::new(),
@@ -27,7 +29,8 @@ fn snappy(raw: &[u8]) -> Vec<u8> {
 }
 
 /// A chunk with a tensor per column; it claims to be delta-encoded if its key is even.
-pub(crate) fn chunk(key: u64, tensors: Vec<TensorProto>) -> pb::ChunkData {
+#[must_use]
+pub fn chunk(key: u64, tensors: Vec<TensorProto>) -> pb::ChunkData {
     pb::ChunkData {
         chunk_key: key,
         sequence_range: Some(pb::SequenceRange {
@@ -43,7 +46,8 @@ pub(crate) fn chunk(key: u64, tensors: Vec<TensorProto>) -> pb::ChunkData {
 }
 
 /// An item. Each slice of a column is given as chunk key, offset, length and index of the chunk's tensor.
-pub(crate) fn item(key: u64, columns: &[&[[i64; 4]]]) -> pb::PrioritizedItem {
+#[must_use]
+pub fn item(key: u64, columns: &[&[[i64; 4]]]) -> pb::PrioritizedItem {
     let narrow = |number: i64| i32::try_from(number).unwrap();
     let columns = columns.iter().map(|slices| Column {
         chunk_slices: slices
@@ -70,7 +74,8 @@ pub(crate) fn item(key: u64, columns: &[&[[i64; 4]]]) -> pb::PrioritizedItem {
 
 /// Encoded requests of insert streams: one in the current format with three items, one in the deprecated format with
 /// one.
-pub(crate) fn corpus() -> Vec<Vec<u8>> {
+#[must_use]
+pub fn insert_requests() -> Vec<Vec<u8>> {
     let floats = tensor(DataType::DtFloat, &[3, 2], snappy(&[1; 24]));
     let wide = tensor(DataType::DtInt64, &[3, 2], snappy(&[3; 48]));
     let bytes = tensor(DataType::DtUint8, &[3, 500], snappy(&[9; 1500]));

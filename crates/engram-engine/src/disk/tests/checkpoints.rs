@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use engram_core::{DeferredDrops, NewItem};
 
-use super::directory::Directory as _;
-use super::file_names::{checkpoint_name, log_name};
-use super::journal::{Durability, NOT_LOCKED};
-use super::power_loss::PowerLossDirectory;
+use super::power_loss_directory::PowerLossDirectory;
 use super::random_workload::{
     OPTIONS, create_table, insert, open_store, read_back, sizes, wait_until_durable,
 };
-use super::recover::recover;
-use super::recovery_error::RecoveryError;
-use super::storage::{Opened, Storage, StorageOptions};
+use crate::disk::directory::Directory as _;
+use crate::disk::file_names::{checkpoint_name, log_name};
+use crate::disk::journal::{Durability, NOT_LOCKED};
+use crate::disk::recover::recover;
+use crate::disk::recovery_error::RecoveryError;
+use crate::disk::storage::{Opened, Storage, StorageOptions};
 
 /// Opens a new store with a table of one item.
 fn new_store(files: &PowerLossDirectory) -> Opened {

@@ -10,7 +10,9 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-pub(crate) struct CountingAllocator;
+/// Counts the bytes that each thread has in use. To be used as the global allocator of a test program.
+#[derive(Debug)]
+pub struct CountingAllocator;
 
 fn count(bytes: isize) {
     let current = CURRENT.get() + bytes;
@@ -52,7 +54,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 }
 
 /// Runs `work`, and returns its result and its peak memory in bytes.
-pub(crate) fn measure_peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
+pub fn measure_peak<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let initial = CURRENT.get();
     PEAK.set(initial);
     let result = work();
