@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "durable"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from crash_checker import FAULTS, CrashChecker
+from helpers.crash_checker import FAULTS, CrashChecker
 
 
 def progress(checker: CrashChecker, began: float) -> str:

@@ -7,8 +7,8 @@ import threading
 
 import hypothesis
 import pytest
-from certificates import Certificates
-from store_types import STORE_TYPES, RemoteStore
+from helpers.certificates import Certificates
+from helpers.store_types import STORE_TYPES, RemoteStore
 
 import engram
 

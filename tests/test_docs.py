@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
-from support import run_python
+from helpers.support import run_python
 
 import engram
 from engram import adders

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
-from docstrings import (
+from helpers.compat_tables import serving, table
+from helpers.docstrings import (
     Name,
     fields,
     kind_named,

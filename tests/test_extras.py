@@ -4,7 +4,7 @@ import importlib
 import sys
 
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram._extras import importing_extra
 

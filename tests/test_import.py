@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from support import raises, run_python
+from helpers.support import raises, run_python
 
 import engram
 

@@ -1,6 +1,6 @@
 """Progress bars of functions that read or write many items."""
 
-from support import run_python
+from helpers.support import run_python
 
 from engram._progress import progress_bar
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import dm_env
 import numpy as np
 import pytest
-from episodes import MAKERS, blocked, items, play, queue, timesteps, unblock
-from support import raises
+from helpers.episodes import MAKERS, blocked, items, play, queue, timesteps, unblock
+from helpers.support import raises
 
 from engram import Store
 from engram.errors import DeadlineExceededError, InvalidArgumentError

@@ -3,8 +3,8 @@
 import numpy as np
 import optree
 import pytest
-from episodes import MAKERS, queue, timesteps
-from support import raises
+from helpers.episodes import MAKERS, queue, timesteps
+from helpers.support import raises
 
 from engram import Store
 from engram.errors import InvalidArgumentError

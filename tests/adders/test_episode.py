@@ -1,10 +1,10 @@
 """`EpisodeAdder` and `StructuredAdder`."""
 
 import numpy as np
-from episodes import PAD, episode_rows, items, play, queue, rewards, rows, timesteps, to_lists
+from helpers.episodes import PAD, episode_rows, items, play, queue, rewards, rows, timesteps, to_lists
+from helpers.support import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from support import raises
 
 from engram import Pattern, Store
 from engram.adders import EpisodeAdder, StructuredAdder

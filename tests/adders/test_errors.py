@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import optree
 import pytest
-from episodes import MAKERS, blocked, episode_rows, items, play, queue, rows, timesteps, unblock
-from support import raises
+from helpers.episodes import MAKERS, blocked, episode_rows, items, play, queue, rows, timesteps, unblock
+from helpers.support import raises
 
 from engram import Pattern, Store, Table, selectors
 from engram.adders import (

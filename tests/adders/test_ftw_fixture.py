@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import dm_env
 import numpy as np
-from episodes import items, queue
-from ftw_fixtures import load
+from helpers.episodes import items, queue
+from helpers.ftw_fixtures import load
 
 from engram import Store
 from engram.adders import MultiSequenceAdder, NonOverlappingRNNSequenceAdder, SequenceAdder

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from episodes import items, play, queue, timesteps
-from support import raises
+from helpers.episodes import items, play, queue, timesteps
+from helpers.support import raises
 
 from engram import Store
 from engram.adders import EpisodeAdder, MultiSequenceAdder, NonOverlappingRNNSequenceAdder, SequenceAdder

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from episodes import episode_rows, expected_sequences, items, play, queue, rewards, rows, timesteps
+from helpers.episodes import episode_rows, expected_sequences, items, play, queue, rewards, rows, timesteps
 from hypothesis import given
 from hypothesis import strategies as st
 

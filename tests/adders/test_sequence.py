@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from episodes import episode_rows, expected_sequences, items, play, queue, rewards, rows, timesteps
+from helpers.episodes import episode_rows, expected_sequences, items, play, queue, rewards, rows, timesteps
+from helpers.support import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from support import raises
 
 from engram import ArraySpec, Store, Table
 from engram.adders import EndBehavior, MultiSequenceAdder, SequenceAdder, Step

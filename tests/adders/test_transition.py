@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from episodes import items, play, queue, timesteps, to_lists
+from helpers.episodes import items, play, queue, timesteps, to_lists
+from helpers.support import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from support import raises
 
 from engram import Pattern, Store
 from engram.adders import NStepTransitionAdder, Transition

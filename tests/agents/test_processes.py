@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import raises, wait_until
+from helpers.support import raises, wait_until
 
 import engram
 from engram.errors import ClosedError

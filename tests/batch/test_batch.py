@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-from support import fill, raises
+from helpers.support import fill, raises
 
 import engram
 from engram import Dataset, Table, rate_limiters, selectors

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import optree
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram import Pattern, Table
 from engram._engram import flatten, unflatten

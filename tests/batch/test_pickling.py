@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from support import run_python
+from helpers.support import run_python
 
 from engram import Dataset, Pattern, Table, selectors
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from support import raises, wait_until
+from helpers.support import raises, wait_until
 
 from engram import ArraySpec, Store, selectors
 from engram.buffers import BufferBatch, ReplayBuffer, Sequences, Steps, Transitions

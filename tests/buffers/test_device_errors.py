@@ -4,9 +4,9 @@ import sys
 
 import numpy as np
 import pytest
-from device_buffers import CASES, NUM_ENVS, SIGNATURE, STORAGES, Driver, assert_same_contents, open_pair, step
-from forks import PROGRAM, needs_fork
-from support import raises, run_python
+from helpers.device_buffers import CASES, NUM_ENVS, SIGNATURE, STORAGES, Driver, assert_same_contents, open_pair, step
+from helpers.forks import PROGRAM, needs_fork
+from helpers.support import raises, run_python
 
 from engram import ArraySpec
 from engram.buffers import JaxArrays, ReplayBuffer, Sequences, Steps, TorchTensors, Transitions

@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import optree
 import pytest
-from device_buffers import (
+from helpers.device_buffers import (
     BLOCKS,
     CASES,
     LENGTH,
@@ -21,7 +21,7 @@ from device_buffers import (
     open_pair,
     step,
 )
-from support import raises
+from helpers.support import raises
 
 from engram import ArraySpec
 from engram.buffers import JaxArrays, ReplayBuffer, Sequences, TorchTensors, Transitions

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import records
-from support import raises
+from helpers import records
+from helpers.support import raises
 
 from engram import ArraySpec, selectors
 from engram.buffers import HER, Episodes, FrameStack, MappedFile, RecentMix, ReplayBuffer, Sequences, Steps, Transitions

@@ -6,7 +6,7 @@ import platform
 
 import numpy as np
 import pytest
-from support import raises, run_python
+from helpers.support import raises, run_python
 
 from engram import ArraySpec, selectors
 from engram.buffers import MappedFile, ReplayBuffer

@@ -1,7 +1,7 @@
 """A replay buffer that was created before a fork is rejected in the child."""
 
-from forks import PROGRAM, needs_fork
-from support import run_python
+from helpers.forks import PROGRAM, needs_fork
+from helpers.support import run_python
 
 
 @needs_fork

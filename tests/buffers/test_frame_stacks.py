@@ -1,7 +1,7 @@
 """Stacks of frames that a replay buffer stores once."""
 
 import numpy as np
-from support import raises
+from helpers.support import raises
 
 from engram import ArraySpec
 from engram.buffers import FrameStack, ReplayBuffer, Sequences, Steps, Transitions

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from buffer_model import Env
-from goal_steps import NAMES, goal_step, reward_of, stack
+from helpers.buffer_model import Env
+from helpers.goal_steps import NAMES, goal_step, reward_of, stack
 from hypothesis import given
 from hypothesis import strategies as st
 

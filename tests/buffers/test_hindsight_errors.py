@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from goal_steps import NAMES, goal_step, reward_of, stack
-from support import raises
+from helpers.goal_steps import NAMES, goal_step, reward_of, stack
+from helpers.support import raises
 
 from engram import ArraySpec, selectors
 from engram.buffers import HER, Episodes, FrameStack, ReplayBuffer, Sequences, Transitions

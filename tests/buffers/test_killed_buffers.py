@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from buffer_model import all_steps, items_by_key, priorities_by_key
+from helpers.buffer_model import all_steps, items_by_key, priorities_by_key
 
 from engram import selectors
 from engram.buffers import Episodes, MappedFile, ReplayBuffer, Sequences

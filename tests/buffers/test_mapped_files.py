@@ -11,10 +11,10 @@ import threading
 
 import numpy as np
 import pytest
-import records
-from buffer_model import all_steps, items_by_key, priorities_by_key, row, stacked
-from forks import PROGRAM, needs_fork
-from support import raises, run_python
+from helpers import records
+from helpers.buffer_model import all_steps, items_by_key, priorities_by_key, row, stacked
+from helpers.forks import PROGRAM, needs_fork
+from helpers.support import raises, run_python
 
 from engram import ArraySpec, Store, Table, selectors
 from engram.buffers import MappedFile, ReplayBuffer, Sequences, Transitions

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from support import run_python
+from helpers.support import run_python
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="reads the memory use of a process, as Linux reports it"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from buffer_model import BufferModel, assert_same_items, row, stacked
+from helpers.buffer_model import BufferModel, assert_same_items, row, stacked
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from buffer_model import items_by_key, priorities_by_key, row, stacked
+from helpers.buffer_model import items_by_key, priorities_by_key, row, stacked
 
 from engram import selectors
 from engram.buffers import MappedFile, ReplayBuffer, Sequences, Steps, Transitions

@@ -12,9 +12,9 @@ import threading
 
 import numpy as np
 import pytest
-import records
-from records import Head, each_damage, flip
-from support import raises, run_python, wait_until
+from helpers import records
+from helpers.records import Head, each_damage, flip
+from helpers.support import raises, run_python, wait_until
 
 from engram import Store, Table, selectors
 from engram.buffers import ReplayBuffer
@@ -313,7 +313,7 @@ def test_missing_steps_and_records_are_noticed(tmp_path):
 
 def test_a_child_cannot_save_the_buffer_of_its_parent(tmp_path):
     code = f"""
-from forks import PROGRAM
+from helpers.forks import PROGRAM
 exec(PROGRAM + '''
 from engram.buffers import ReplayBuffer
 buffer = ReplayBuffer(10, signature=np.zeros(3), seed=0)

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from buffer_model import row, stacked
-from support import raises
+from helpers.buffer_model import row, stacked
+from helpers.support import raises
 
 from engram import ArraySpec, _engram, selectors
 from engram.buffers import ReplayBuffer, Sequences, Steps, Transitions

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from helpers.support import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from support import raises
 
 from engram import ArraySpec
 from engram.buffers import ReplayBuffer

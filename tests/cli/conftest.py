@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from directories import contents, fill
+from helpers.directories import contents, fill
 from typer.testing import CliRunner
 
 from engram import Store, Table

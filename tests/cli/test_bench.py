@@ -4,7 +4,7 @@ import json
 import signal
 
 import pytest
-from support import wait_until
+from helpers.support import wait_until
 
 import engram
 

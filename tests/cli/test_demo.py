@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import wait_until
+from helpers.support import wait_until
 
 from engram.cli.interrupt import DeferredInterrupt
 

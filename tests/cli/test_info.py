@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from support import fill
+from helpers.support import fill
 
 import engram
 

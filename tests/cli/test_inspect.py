@@ -7,9 +7,9 @@ import re
 import threading
 
 import pytest
-from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file_report, fill, sizes, sizes_after_opening
-from records import records
-from support import BackgroundCall, raises
+from helpers.directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file_report, fill, sizes, sizes_after_opening
+from helpers.records import records
+from helpers.support import BackgroundCall, raises
 
 import engram
 from engram import Store, Table, selectors

@@ -5,8 +5,8 @@ import os
 import re
 
 import pytest
-from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file_report, fill, sizes, sizes_after_opening
-from records import FILE_HEAD, Head, cut, flip, records, replace
+from helpers.directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file_report, fill, sizes, sizes_after_opening
+from helpers.records import FILE_HEAD, Head, cut, flip, records, replace
 
 from engram import Store, Table
 from engram.errors import StorageError

@@ -7,7 +7,7 @@ import urllib.request
 
 import numpy as np
 import pytest
-from support import BackgroundCall, raises, wait_until
+from helpers.support import BackgroundCall, raises, wait_until
 
 import engram
 from engram import rate_limiters

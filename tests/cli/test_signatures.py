@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 import engram
 from engram.cli import signatures

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support import raises
+from helpers.support import raises
 
 import engram
 from engram import rate_limiters, selectors

@@ -7,7 +7,7 @@ import subprocess
 import termios
 
 import pytest
-from support import BackgroundCall, wait_until
+from helpers.support import BackgroundCall, wait_until
 
 import engram
 

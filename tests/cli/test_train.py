@@ -17,8 +17,8 @@ from engram.cli.train_ftw import make_config, make_run_config
 @pytest.fixture
 def tiny(monkeypatch):
     """Makes the configurations of the environments tiny, so that they compile and train quickly."""
-    import ftw_agent  # noqa: PLC0415 - an extra, not needed to collect the tests
     import jax  # noqa: PLC0415
+    from helpers import ftw_agent  # noqa: PLC0415 - an extra, not needed to collect the tests
 
     from engram.agents.ftw import config  # noqa: PLC0415
 

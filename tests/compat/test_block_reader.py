@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from support import BackgroundCall
+from helpers.support import BackgroundCall
 
 import engram
 from engram.compat.reverb._block_reader import FetchOptions, read_blocks

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from compat_tables import serving, steps, table
-from support import raises
+from helpers.compat_tables import serving, steps, table
+from helpers.support import raises
 
 from engram.compat import reverb
 from engram.compat.reverb.tensor_spec import TensorSpec

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from certificates import Certificates
-from compat_tables import four_tables, keys, serving, steps, table
-from support import raises, wait_until
+from helpers.certificates import Certificates
+from helpers.compat_tables import four_tables, keys, serving, steps, table
+from helpers.support import raises, wait_until
 
 import engram
 from engram.compat import reverb

@@ -1,7 +1,7 @@
 """Datasets and other classes that need TensorFlow: without it installed, and before it is imported."""
 
 import pytest
-from support import run_python
+from helpers.support import run_python
 
 WITHOUT_TENSORFLOW = """
 import sys

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
-from reverb_items import put_items
-from support import raises
+from helpers.compat_tables import serving, table
+from helpers.reverb_items import put_items
+from helpers.support import raises
 
 from engram.compat import reverb
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import dm_env
 import numpy as np
 import pytest
-from compat_tables import serving
 from dm_env import specs
-from support import BackgroundCall, raises, wait_until
+from helpers.compat_tables import serving
+from helpers.support import BackgroundCall, raises, wait_until
 
 import engram
 from engram import adders

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
-from reverb_items import put_items, specs
-from support import BackgroundCall, wait_until
+from helpers.compat_tables import serving, table
+from helpers.reverb_items import put_items, specs
+from helpers.support import BackgroundCall, wait_until
 
 from engram.compat import reverb
 
@@ -153,7 +153,7 @@ TENSORFLOW_1_PROGRAM = """
 import json, sys
 import tensorflow.compat.v1 as tf
 tf.disable_v2_behavior()
-from reverb_items import specs
+from helpers.reverb_items import specs
 from engram.compat import reverb
 
 address = sys.argv[1]
@@ -185,7 +185,7 @@ import json, sys
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from reverb_items import specs
+from helpers.reverb_items import specs
 from engram.compat import reverb
 
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

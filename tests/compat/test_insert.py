@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from compat_tables import FITTING_STEP, four_tables, keys, serving, steps, table
-from support import BackgroundCall, raises, wait_until
+from helpers.compat_tables import FITTING_STEP, four_tables, keys, serving, steps, table
+from helpers.support import BackgroundCall, raises, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb.tensor_spec import TensorSpec

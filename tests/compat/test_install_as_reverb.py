@@ -1,7 +1,7 @@
 """`install_as_reverb`: code with `import reverb` imports `engram.compat.reverb`."""
 
 import pytest
-from support import run_python
+from helpers.support import run_python
 
 LIBRARY = """
 import importlib

@@ -1,10 +1,10 @@
 """Loops that insert and sample in one thread, with Reverb's API."""
 
-import lock_step
 import numpy as np
 import pytest
-from compat_tables import serving, table
-from support import BackgroundCall, wait_until
+from helpers import lock_step
+from helpers.compat_tables import serving, table
+from helpers.support import BackgroundCall, wait_until
 
 from engram.compat import reverb
 

@@ -1,8 +1,8 @@
 """Mistaken arguments that Reverb accepts or ignores are errors."""
 
 import pytest
-from compat_tables import serving, step, table
-from support import raises
+from helpers.compat_tables import serving, step, table
+from helpers.support import raises
 
 from engram.compat import reverb
 

@@ -3,7 +3,7 @@
 import importlib
 
 import pytest
-from support import raises, run_python
+from helpers.support import raises, run_python
 
 from engram.compat import reverb
 

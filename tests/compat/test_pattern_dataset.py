@@ -5,8 +5,8 @@ import copy
 
 import numpy as np
 import pytest
-from compat_tables import serving
-from support import raises
+from helpers.compat_tables import serving
+from helpers.support import raises
 
 from engram.compat import reverb
 

@@ -4,8 +4,8 @@ import logging
 
 import numpy as np
 import pytest
-from compat_tables import table
-from support import raises
+from helpers.compat_tables import table
+from helpers.support import raises
 
 from engram.compat.reverb import rate_limiters
 

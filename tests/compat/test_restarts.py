@@ -1,8 +1,8 @@
 """Writers whose server stops while items are pending, and is started again at the same address."""
 
 import pytest
-from compat_tables import serving, steps
-from support import BackgroundCall, wait_until
+from helpers.compat_tables import serving, steps
+from helpers.support import BackgroundCall, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import structured_writer as sw

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from compat_tables import serving
 from dm_env import specs as env_specs
-from reverb_items import put_items, specs
-from support import BackgroundCall, wait_until
+from helpers.compat_tables import serving
+from helpers.reverb_items import put_items, specs
+from helpers.support import BackgroundCall, wait_until
 
 import engram
 from engram import adders

@@ -1,8 +1,8 @@
 """Selectors: `repr`, and the engine's selectors."""
 
 import pytest
-from compat_tables import serving, steps, table
-from support import raises
+from helpers.compat_tables import serving, steps, table
+from helpers.support import raises
 
 import engram
 from engram import selectors as native

@@ -9,8 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from compat_tables import serving, steps, table
-from support import BackgroundCall, raises, run_python, wait_until
+from helpers.compat_tables import serving, steps, table
+from helpers.support import BackgroundCall, raises, run_python, wait_until
 
 import engram
 from engram.compat import reverb

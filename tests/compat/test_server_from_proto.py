@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram.compat import reverb
 from engram.compat.reverb import _nest, reverb_types

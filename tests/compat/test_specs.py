@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from compat_tables import table
-from support import raises
+from helpers.compat_tables import table
+from helpers.support import raises
 
 from engram.compat.reverb import SampleInfo, _nest, _signatures, _table_note
 from engram.compat.reverb.reverb_types import HeapOptions, KeyDistributionOptions, RateLimiterInfo

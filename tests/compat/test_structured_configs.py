@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
+from helpers.compat_tables import serving, table
+from helpers.pattern_model import PatternSet, stack_column
+from helpers.support import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from pattern_model import PatternSet, stack_column
-from support import raises
 
 from engram.compat import reverb
 from engram.compat.reverb import structured_writer as sw

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from compat_tables import items, samples, serving, table
-from pattern_model import PatternSet, stack_column
-from support import raises, wait_until
+from helpers.compat_tables import items, samples, serving, table
+from helpers.pattern_model import PatternSet, stack_column
+from helpers.support import raises, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import structured_writer as sw

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
-from support import raises
+from helpers.compat_tables import serving, table
+from helpers.support import raises
 
 from engram.compat import reverb
 from engram.compat.reverb.server import TableExtensionBase

@@ -4,9 +4,9 @@ import contextlib
 
 import numpy as np
 import pytest
-from compat_tables import serving, steps, table
-from reverb_items import put_items
-from support import raises, wait_until
+from helpers.compat_tables import serving, steps, table
+from helpers.reverb_items import put_items
+from helpers.support import raises, wait_until
 
 import engram
 from engram.compat import reverb

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
-from reverb_items import put_items, specs
-from support import wait_until
+from helpers.compat_tables import serving, table
+from helpers.reverb_items import put_items, specs
+from helpers.support import wait_until
 
 from engram.compat import reverb
 

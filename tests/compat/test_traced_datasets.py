@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
+from helpers.compat_tables import serving, table
 
 from engram.compat import reverb
 from engram.compat.reverb.tensor_spec import TensorSpec

@@ -11,9 +11,9 @@ import time
 
 import numpy as np
 import pytest
-from compat_tables import serving, table
-from reverb_items import put_items, specs
-from support import BackgroundCall, raises, skip_if_python_runs_in_other_threads, wait_until
+from helpers.compat_tables import serving, table
+from helpers.reverb_items import put_items, specs
+from helpers.support import BackgroundCall, raises, skip_if_python_runs_in_other_threads, wait_until
 
 import engram
 from engram.compat import reverb

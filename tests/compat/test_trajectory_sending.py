@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from compat_tables import items, sample_item, step, tables_sampled_once, writer_with_three_steps
-from support import BackgroundCall, raises, wait_until
+from helpers.compat_tables import items, sample_item, step, tables_sampled_once, writer_with_three_steps
+from helpers.support import BackgroundCall, raises, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import _sending

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from compat_tables import items, step, table, tables_sampled_once, writer_with_three_steps
-from support import raises
+from helpers.compat_tables import items, step, table, tables_sampled_once, writer_with_three_steps
+from helpers.support import raises
 
 from engram.compat import reverb
 from engram.compat.reverb.tensor_spec import TensorSpec

@@ -5,8 +5,8 @@ import warnings
 
 import numpy as np
 import pytest
-from compat_tables import SIGNATURE, items, step, table, tables_sampled_once
-from support import BackgroundCall, raises, wait_until
+from helpers.compat_tables import SIGNATURE, items, step, table, tables_sampled_once
+from helpers.support import BackgroundCall, raises, wait_until
 
 from engram.compat.reverb.tensor_spec import TensorSpec
 

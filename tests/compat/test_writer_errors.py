@@ -8,9 +8,9 @@ import sys
 import time
 
 import pytest
-from compat_tables import serving, table
-from forks import needs_fork
-from support import BackgroundCall, raises, run_python, wait_until
+from helpers.compat_tables import serving, table
+from helpers.forks import needs_fork
+from helpers.support import BackgroundCall, raises, run_python, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import _sending
@@ -108,7 +108,7 @@ def test_end_episode_in_a_forked_process_raises_and_keeps_the_history():
         """
 import os, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
-from compat_tables import serving, table
+from helpers.compat_tables import serving, table
 from engram.compat import reverb
 with serving(table()) as (_, client):
     writer = client.trajectory_writer(3)
@@ -336,7 +336,7 @@ def test_a_process_with_open_writers_and_their_server_exits(kind):
     """The writers are global variables."""
     code = f"""
 import warnings
-from compat_tables import table
+from helpers.compat_tables import table
 from engram.compat import reverb
 from engram.compat.reverb import structured_writer as sw
 warnings.filterwarnings("ignore", category=ResourceWarning)

@@ -1,7 +1,7 @@
 """Random sequences of writer calls, compared with a model of lists of arrays."""
 
 import numpy as np
-from compat_tables import serving, table
+from helpers.compat_tables import serving, table
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from support import raises, wait_until
+from helpers.support import raises, wait_until
 
 from engram import selectors
 from engram.buffers import ReplayBuffer, Sequences

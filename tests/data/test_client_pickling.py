@@ -4,7 +4,7 @@ import errno
 import os
 import pickle
 
-from support import raises
+from helpers.support import raises
 
 import engram
 from engram import Table

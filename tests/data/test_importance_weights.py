@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram import Table, selectors
 from engram.errors import InvalidArgumentError

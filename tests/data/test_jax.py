@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 import pytest
-from data_tables import insert, queue
-from support import raises, run_python, wait_until
+from helpers.data_tables import insert, queue
+from helpers.support import raises, run_python, wait_until
 
 from engram import Server, Store
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError

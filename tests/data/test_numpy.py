@@ -10,10 +10,10 @@ from itertools import islice
 import numpy as np
 import optree
 import pytest
-from data_tables import fill, insert, queue
+from helpers.data_tables import fill, insert, queue
+from helpers.support import BackgroundCall, raises, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import BackgroundCall, raises, wait_until
 
 from engram import Dataset, Store, Table, selectors
 from engram.data import Element, Info, Ragged, table_reader

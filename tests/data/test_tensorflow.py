@@ -6,8 +6,8 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from data_tables import fill, insert, queue
-from support import raises, wait_until
+from helpers.data_tables import fill, insert, queue
+from helpers.support import raises, wait_until
 
 from engram import ArraySpec, Store, Table
 from engram.data import Element, Info

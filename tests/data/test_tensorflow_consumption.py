@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_tables import fill, queue
-from support import BackgroundCall, skip_if_python_runs_in_other_threads, wait_until
+from helpers.data_tables import fill, queue
+from helpers.support import BackgroundCall, skip_if_python_runs_in_other_threads, wait_until
 
 from engram import Server, Store, Table, rate_limiters, selectors
 
@@ -204,7 +204,7 @@ READS_AT_EXIT = """
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import time
-from data_tables import fill, queue
+from helpers.data_tables import fill, queue
 from engram import Store
 from engram.data.tensorflow import dataset
 store = Store([queue()])

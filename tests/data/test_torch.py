@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from data_tables import insert, queue
-from support import raises, run_python
+from helpers.data_tables import insert, queue
+from helpers.support import raises, run_python
 
 from engram import Store, Table
 from engram.data import Ragged

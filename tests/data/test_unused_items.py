@@ -7,8 +7,8 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from data_tables import fill, insert, queue
-from support import BackgroundCall, raises, wait_until
+from helpers.data_tables import fill, insert, queue
+from helpers.support import BackgroundCall, raises, wait_until
 
 from engram import Store, Table, rate_limiters, selectors
 from engram.data import numpy as data

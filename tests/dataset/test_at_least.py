@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from support import BackgroundCall, fill, raises, wait_until
+from helpers.support import BackgroundCall, fill, raises, wait_until
 
 from engram import Dataset, Pattern, Table, rate_limiters, selectors
 from engram.errors import DeadlineExceededError, InvalidArgumentError, UnsatisfiableError

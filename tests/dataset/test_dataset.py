@@ -7,7 +7,7 @@ from collections import Counter, namedtuple
 
 import numpy as np
 import pytest
-from support import BackgroundCall, fill, raises, sample_x, wait_until
+from helpers.support import BackgroundCall, fill, raises, sample_x, wait_until
 
 from engram import Batch, Dataset, Sample, Table, rate_limiters, selectors
 from engram.errors import (

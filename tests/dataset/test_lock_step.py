@@ -2,10 +2,10 @@
 
 import importlib
 
-import lock_step
 import numpy as np
 import pytest
-from support import BackgroundCall, fill, sample_x
+from helpers import lock_step
+from helpers.support import BackgroundCall, fill, sample_x
 
 from engram import Dataset, Table, selectors
 

@@ -8,7 +8,7 @@ import stat
 import time
 
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram import Client, Server, Store, Table
 from engram.errors import InvalidArgumentError, StorageError

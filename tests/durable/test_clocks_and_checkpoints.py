@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 import pytest
-import records
-from records import files
-from sample_stores import copied
-from support import BackgroundCall
+from helpers import records
+from helpers.records import files
+from helpers.sample_stores import copied
+from helpers.support import BackgroundCall
 
 from engram import Store, Table
 from engram.errors import ClosedError

@@ -1,9 +1,9 @@
 """A closed store has a file `CLOSED`, the mark: it states where the last log ended, so that later cuts are detected."""
 
 import pytest
-import records
-from records import cut, flip
-from sample_stores import checkpointed, copied, logged, logged_twice, open_sample, state
+from helpers import records
+from helpers.records import cut, flip
+from helpers.sample_stores import checkpointed, copied, logged, logged_twice, open_sample, state
 
 from engram import inspect_directory
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from faults import Proxy
-from support import BackgroundCall, raises
+from helpers.faults import Proxy
+from helpers.support import BackgroundCall, raises
 
 from engram import Client, Dataset, Store, Table
 from engram.data import numpy as data

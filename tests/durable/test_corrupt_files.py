@@ -6,10 +6,10 @@ No corrupt data is used. Valid data is deleted only from the newest log, after i
 import struct
 
 import pytest
-import records
-from records import FILE_HEAD, cut, each_damage, files, flip
-from sample_stores import checkpointed, copied, logged, logged_twice, open_sample, state
-from support import raises
+from helpers import records
+from helpers.records import FILE_HEAD, cut, each_damage, files, flip
+from helpers.sample_stores import checkpointed, copied, logged, logged_twice, open_sample, state
+from helpers.support import raises
 
 from engram.errors import StorageError
 

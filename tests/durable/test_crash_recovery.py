@@ -4,7 +4,7 @@ import os
 import secrets
 
 import pytest
-from crash_checker import CrashChecker
+from helpers.crash_checker import CrashChecker
 
 SEED = int(os.environ.get("KILL_SEED") or secrets.randbits(31))
 ROUNDS = [pytest.param(5), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from format_samples import contents
+from helpers.format_samples import contents
 
 from engram import Store, Table
 

@@ -1,68 +1,30 @@
-"""A full disk: a store continues in memory, acknowledges nothing, and writes the changes when there is space again.
-
-A limit on the size of files simulates a full disk: it needs no privileges, and writes fail in the middle of a record.
-"""
+"""A full disk: a store continues in memory, acknowledges nothing, and writes the changes when there is space again."""
 
 import os
 import re
-import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import raises, wait_until
+from helpers.full_disk import (
+    ITEM_BYTES,
+    insert,
+    is_durable,
+    item,
+    kill_this_process,
+    limit_file_size,
+    newest_log,
+    queued,
+    run_in_process,
+    tables,
+    write_error,
+)
+from helpers.support import raises, wait_until
 
-from engram import Pattern, Store, Table, selectors
+from engram import Pattern, Store, Table
 from engram.errors import BackpressureError, DeadlineExceededError, StorageError
-
-ITEM_BYTES = 1_000
-"""Size of an item's content."""
-
-
-def tables():
-    return [Table.queue("queue", max_size=10_000), Table("drawn", max_size=10_000, sampler=selectors.Uniform())]
-
-
-def item(value):
-    content = np.random.default_rng(value).integers(0, 256, ITEM_BYTES, np.uint8)
-    return {"n": np.int64(value), "x": content}
-
-
-def insert(store, value, *names):
-    data = {name: leaf[None] for name, leaf in item(value).items()}
-    store.insert(data, dict.fromkeys(names, 1.0), time_axis=True)
-
-
-def newest_log(path):
-    return max(path.glob("log-*"))
-
-
-def limit_file_size(size):
-    """Limits the size of files in bytes from now on; None removes the limit."""
-    hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit if size is None else size, hard_limit))
-
-
-def write_error(path):
-    error = "File too large; the changes are kept in memory, and writing is retried twice a second"
-    return f"changes cannot be written to {path}: {error}"
-
-
-def is_durable(store):
-    """True if all changes are as durable as the store promises."""
-    try:
-        store.update_priorities("queue", [], [])
-    except StorageError:
-        return False
-    return True
-
-
-def kill_this_process():
-    """Kills this process, as `kill -9` does."""
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def open_filled(path, durability):
@@ -197,25 +159,6 @@ def has_a_disk_that_does_not_write(path, durability):
         os.write(1, f"{batch_error.value}\n{writer_error.value}\n".encode())
     finally:
         kill_this_process()
-
-
-def run_in_process(call, path, durability, file=__file__):
-    """Runs a function of the module `file` in another process until the function kills it; returns its output."""
-    arguments = [sys.executable, file, call.__name__, str(path), durability]
-    modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    result = subprocess.run(arguments, capture_output=True, text=True, check=False, env=os.environ | modules)
-    assert (result.returncode, result.stderr) == (-signal.SIGKILL, "")
-    return result.stdout
-
-
-def queued(path):
-    """Checks the content of the queue; returns its numbers, and the store's notes."""
-    with Store.open(path) as store:
-        data = store.sample("queue", store.info()["queue"].size).data
-        numbers = data["n"].ravel().tolist()
-        content = data["x"].reshape(len(numbers), -1)
-        assert all((content[index] == item(value)["x"]).all() for index, value in enumerate(numbers))
-        return numbers, store.notes
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 import engram
 from engram import Client, Server, Store, Table, rate_limiters, selectors

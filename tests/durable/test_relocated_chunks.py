@@ -5,8 +5,8 @@ import sys
 
 import numpy as np
 import pytest
-import records
-from records import flip
+from helpers import records
+from helpers.records import flip
 
 from engram import Store, Table
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from support import raises, wait_until
-from test_full_disk import (
+from helpers.full_disk import (
     insert,
     is_durable,
     item,
@@ -15,6 +14,7 @@ from test_full_disk import (
     tables,
     write_error,
 )
+from helpers.support import raises, wait_until
 
 from engram import Client, Server, Store, Table
 from engram.errors import BackpressureError, DeadlineExceededError, StorageError
@@ -108,13 +108,13 @@ def receives_an_error_for_one_item(path, durability):
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
 def test_flush_raises_errors_until_items_are_durable(tmp_path, durability):
-    run_in_process(receives_errors_until_durable, tmp_path / "store", durability, __file__)
+    run_in_process(receives_errors_until_durable, tmp_path / "store", durability)
     assert queued(tmp_path / "store") == (list(range(41)), ())
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
 def test_an_insert_that_is_not_durable_raises_an_error_and_keeps_the_item(tmp_path, durability):
-    run_in_process(receives_an_error_for_one_item, tmp_path / "store", durability, __file__)
+    run_in_process(receives_an_error_for_one_item, tmp_path / "store", durability)
     assert queued(tmp_path / "store") == ([0, 1], ())
 
 

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-import records
-from support import raises
+from helpers import records
+from helpers.support import raises
 
 from engram import Client, Dataset, Server, Store, Table
 from engram.errors import EngramError, StorageError

@@ -9,11 +9,21 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-import records
-from crash_workload import all_values, steps
-from records import Head, files
-from sample_stores import QUEUE, SampleStore, checkpointed, copied, logged, logged_twice, open_sample, state, tables
-from support import raises
+from helpers import records
+from helpers.crash_workload import all_values, steps
+from helpers.records import Head, files
+from helpers.sample_stores import (
+    QUEUE,
+    SampleStore,
+    checkpointed,
+    copied,
+    logged,
+    logged_twice,
+    open_sample,
+    state,
+    tables,
+)
+from helpers.support import raises
 
 import engram
 from engram import Store, Table, selectors

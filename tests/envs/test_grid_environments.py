@@ -5,9 +5,9 @@ import pickle
 
 import numpy as np
 import pytest
+from helpers.support import raises
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import raises
 
 from engram.errors import InvalidArgumentError
 

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram.errors import InvalidArgumentError
 

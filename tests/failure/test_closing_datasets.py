@@ -4,8 +4,8 @@ import signal
 import time
 
 import pytest
-from faults import ServerProcess
-from support import BackgroundCall, fill, wait_until
+from helpers.faults import ServerProcess
+from helpers.support import BackgroundCall, fill, wait_until
 
 from engram import Client, Dataset
 from engram.errors import DeadlineExceededError, UnavailableError

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from faults import Proxy, ServerProcess
+from helpers.faults import Proxy, ServerProcess
 
 from engram import Client, Dataset, Pattern, Table
 from engram.data import numpy as data

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from forks import PROGRAM, needs_fork
-from support import run_python
+from helpers.forks import PROGRAM, needs_fork
+from helpers.support import run_python
 
 pytestmark = needs_fork
 

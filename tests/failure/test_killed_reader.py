@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from support import fill, wait_until
+from helpers.support import fill, wait_until
 
 from engram import Server, Table
 

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from faults import ServerProcess
+from helpers.faults import ServerProcess
 
 from engram import Client, Dataset, Pattern
 from engram.errors import DeadlineExceededError, EngramError, UnavailableError

@@ -2,8 +2,8 @@
 
 import contextlib
 
-from faults import Proxy
-from support import wait_until
+from helpers.faults import Proxy
+from helpers.support import wait_until
 
 from engram import Client, Server, Table
 from engram.errors import DeadlineExceededError

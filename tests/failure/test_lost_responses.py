@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from faults import Proxy
-from support import BackgroundCall, fill, run_python, sample_x, wait_until
+from helpers.faults import Proxy
+from helpers.support import BackgroundCall, fill, run_python, sample_x, wait_until
 
 from engram import Client, Server, Table
 from engram.errors import DeadlineExceededError, UnavailableError

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from http2 import SilentConnection, length_prefix
+from helpers.http2 import SilentConnection, length_prefix
 
 import engram
 

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from faults import ServerProcess
-from support import wait_until
+from helpers.faults import ServerProcess
+from helpers.support import wait_until
 
 from engram import Client
 

@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 import pytest
-from faults import Proxy, ServerProcess
-from forks import PROGRAM, needs_fork
-from support import BackgroundCall, fill, raises, run_python
+from helpers.faults import Proxy, ServerProcess
+from helpers.forks import PROGRAM, needs_fork
+from helpers.support import BackgroundCall, fill, raises, run_python
 
 from engram import Client, Pattern, Server, Store, Table
 from engram.errors import ClosedError, DeadlineExceededError, UnavailableError

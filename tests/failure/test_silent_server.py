@@ -6,8 +6,8 @@ import threading
 import time
 
 import pytest
-from faults import Proxy
-from support import BackgroundCall, raises, wait_until
+from helpers.faults import Proxy
+from helpers.support import BackgroundCall, raises, wait_until
 
 from engram import Client, Pattern, Server, Table
 from engram.errors import DeadlineExceededError

@@ -1,8 +1,8 @@
 """Changes to tables that a killed server does not acknowledge, or whose caller does not wait (`wait=False`)."""
 
 import pytest
-from faults import ServerProcess
-from support import raises
+from helpers.faults import ServerProcess
+from helpers.support import raises
 
 from engram import Client, Server, Table
 from engram.errors import UnavailableError, UnknownTableError

@@ -3,10 +3,10 @@
 import gymnasium
 import numpy as np
 import pytest
+from helpers.support import raises
+from helpers.vector_envs import MODES, Scripted, key_of, run, stack, transitions, vector_of
 from hypothesis import given
 from hypothesis import strategies as st
-from support import raises
-from vector_envs import MODES, Scripted, key_of, run, stack, transitions, vector_of
 
 from engram import buffers
 from engram.buffers import ReplayBuffer

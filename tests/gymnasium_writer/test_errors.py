@@ -3,8 +3,8 @@
 import gymnasium
 import numpy as np
 import pytest
-from support import raises
-from vector_envs import Scripted, vector_of
+from helpers.support import raises
+from helpers.vector_envs import Scripted, vector_of
 
 import engram
 from engram.buffers import ReplayBuffer

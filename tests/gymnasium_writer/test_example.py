@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from support import run_python
+from helpers.support import run_python
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gymnasium_q_learning.py"
 

@@ -3,10 +3,10 @@
 import gymnasium
 import numpy as np
 import pytest
+from helpers.store_types import STORE_TYPES
+from helpers.vector_envs import MODES, Scripted, key_of, run, sequences, transitions, vector_of
 from hypothesis import given
 from hypothesis import strategies as st
-from store_types import STORE_TYPES
-from vector_envs import MODES, Scripted, key_of, run, sequences, transitions, vector_of
 
 import engram
 from engram.gymnasium import Episodes, Sequences, Transitions, VectorWriter

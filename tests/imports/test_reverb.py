@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reverb_checkpoints import check
-from support import raises
+from helpers.reverb_checkpoints import check
+from helpers.support import raises
 
 import engram
 from engram import Client, Server, Store, Table, rate_limiters, selectors

@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from reverb_configs import config_text
-from reverb_tables import TABLES, create_table, note
-from serve_command import serving
+from helpers.reverb_configs import config_text
+from helpers.reverb_tables import TABLES, create_table, note
+from helpers.serve_command import serving
 
 import engram
 from engram.compat import reverb

@@ -4,9 +4,9 @@ import importlib
 import pkgutil
 
 import reverb
-from random_writers import PROGRAMS, outcomes
+from helpers.random_writers import PROGRAMS, outcomes
+from helpers.reverb_messages import message_fields
 from reverb.server_executable import reverb_config_pb2
-from reverb_messages import message_fields
 
 
 def random_writers(address):

@@ -8,7 +8,7 @@ import numpy as np
 import portpicker
 import reverb
 import tensorflow as tf
-from reverb_tables import TABLES, create_table
+from helpers.reverb_tables import TABLES, create_table
 
 
 def signature_of(nest):

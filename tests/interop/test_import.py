@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from reverb_checkpoints import check
+from helpers.reverb_checkpoints import check
 
 import engram
 

@@ -3,7 +3,7 @@
 import importlib
 
 import pytest
-from reverb_messages import message_fields
+from helpers.reverb_messages import message_fields
 
 pytestmark = pytest.mark.interop
 

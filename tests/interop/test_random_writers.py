@@ -1,7 +1,7 @@
 """Random programs of a trajectory writer's calls: every difference from dm-reverb's outcome is a documented one."""
 
 import pytest
-from random_writers import PROGRAMS, outcomes, program
+from helpers.random_writers import PROGRAMS, outcomes, program
 
 from engram.compat import reverb
 

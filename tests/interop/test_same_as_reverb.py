@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serve_command import serving
+from helpers.serve_command import serving
 
 pytestmark = pytest.mark.interop
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import BackgroundCall, wait_until
+from helpers.support import BackgroundCall, wait_until
 
 import engram
 

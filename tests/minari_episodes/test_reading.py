@@ -5,10 +5,10 @@ import gc
 import gymnasium
 import numpy as np
 import pytest
+from helpers.minari_datasets import buffer, cartpole, dataset_of, model_episode
+from helpers.support import raises, run_python
+from helpers.vector_envs import key_of, sequences, transitions
 from minari.data_collector import EpisodeBuffer
-from minari_datasets import buffer, cartpole, dataset_of, model_episode
-from support import raises, run_python
-from vector_envs import key_of, sequences, transitions
 
 from engram import ArraySpec, Store, Table
 from engram.errors import (

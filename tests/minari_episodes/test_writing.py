@@ -8,11 +8,11 @@ import minari
 import numpy as np
 import pytest
 from gymnasium import spaces
+from helpers.item_bits import bits_of
+from helpers.minari_datasets import BOX, DISCRETE, buffer, cartpole, dataset_of
+from helpers.support import raises
 from hypothesis import HealthCheck, given, settings
-from item_bits import bits_of
 from minari.data_collector import EpisodeBuffer
-from minari_datasets import BOX, DISCRETE, buffer, cartpole, dataset_of
-from support import raises
 
 from engram import Store, Table
 from engram.errors import InvalidArgumentError, SignatureError, StorageError, UnknownTableError

@@ -1,6 +1,6 @@
 """Tables that are larger than the batches and row groups are written and read within the memory of these."""
 
-from support import run_python
+from helpers.support import run_python
 
 PROGRAM = """
 import resource

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import fill, raises, run_python
+from helpers.support import fill, raises, run_python
 
 from engram import ArraySpec, Store, Table, selectors
 from engram.errors import (

@@ -4,8 +4,8 @@ import itertools
 
 import hypothesis.strategies as st
 import pytest
+from helpers.item_bits import bits_of, insert_random_items, nests
 from hypothesis import HealthCheck, given, settings
-from item_bits import bits_of, insert_random_items, nests
 
 from engram import Table
 from engram.parquet import read_parquet, write_parquet

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support import fill, raises
+from helpers.support import fill, raises
 
 from engram import Store, Table
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError, StorageError, UnknownTableError

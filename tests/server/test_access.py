@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 import trustme
-from support import BackgroundCall, raises
+from helpers.support import BackgroundCall, raises
 
 import engram
 from engram.errors import HandshakeError, InvalidArgumentError, UnavailableError

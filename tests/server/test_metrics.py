@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.support import BackgroundCall, raises, wait_until
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from support import BackgroundCall, raises, wait_until
 
 import engram
 from engram.errors import InvalidArgumentError

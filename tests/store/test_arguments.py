@@ -1,7 +1,7 @@
 """Errors of wrong argument types name the argument, the value and what is allowed."""
 
 import pytest
-from support import raises
+from helpers.support import raises
 
 import engram
 from engram import Dataset, Pattern, Store, Table

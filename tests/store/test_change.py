@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import BackgroundCall, fill, raises, sample_x, wait_until
+from helpers.support import BackgroundCall, fill, raises, sample_x, wait_until
 
 import engram
 from engram import Table, rate_limiters, selectors

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from support import fill
+from helpers.support import fill
 
 from engram import Client, Dataset, Pattern, Store, Table, selectors
 from engram._display import MAX_ROWS

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import fill
+from helpers.support import fill
 
 from engram import Table, selectors
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import wait_until
+from helpers.support import wait_until
 
 import engram
 from engram import ArraySpec, Pattern, Table, patterns

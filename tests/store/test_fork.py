@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from forks import PROGRAM as HEAD
-from forks import needs_fork
-from support import run_python
+from helpers.forks import PROGRAM as HEAD
+from helpers.forks import needs_fork
+from helpers.support import run_python
 
 pytestmark = needs_fork
 

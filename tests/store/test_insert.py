@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import raises, sample_x
+from helpers.support import raises, sample_x
 
 import engram
 from engram import ArraySpec, Table, selectors

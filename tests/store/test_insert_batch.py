@@ -3,9 +3,9 @@
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from helpers.store_types import STORE_TYPES, RemoteStore
+from helpers.support import BackgroundCall, raises, run_python, wait_until
 from hypothesis import given, settings
-from store_types import STORE_TYPES, RemoteStore
-from support import BackgroundCall, raises, run_python, wait_until
 
 import engram
 from engram import ArraySpec, Pattern, Store, Table, selectors

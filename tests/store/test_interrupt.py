@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from support import BackgroundCall, fill, sample_x, wait_until
+from helpers.support import BackgroundCall, fill, sample_x, wait_until
 
 from engram import Dataset, Pattern, Table
 

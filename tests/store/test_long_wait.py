@@ -5,7 +5,7 @@ import logging
 
 import numpy as np
 import pytest
-from support import BackgroundCall, fill, sample_x, wait_until
+from helpers.support import BackgroundCall, fill, sample_x, wait_until
 
 from engram import Dataset, Pattern, Table, _engram
 from engram.errors import DeadlineExceededError

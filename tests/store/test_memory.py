@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import raises, wait_until
+from helpers.support import raises, wait_until
 
 from engram import Client, Dataset, Pattern, Store, Table, selectors
 from engram.errors import OutOfMemoryError

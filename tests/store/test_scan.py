@@ -6,8 +6,8 @@ import threading
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from helpers.support import fill, raises, sample_x, wait_until
 from hypothesis import given, settings
-from support import fill, raises, sample_x, wait_until
 
 from engram import Batch, Client, Dataset, Sample, Server, Store, Table, rate_limiters, selectors
 from engram.errors import ClosedError, InvalidArgumentError, UnknownTableError

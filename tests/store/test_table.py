@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from support import BackgroundCall, fill, raises, sample_x, wait_until
+from helpers.support import BackgroundCall, fill, raises, sample_x, wait_until
 
 from engram import Table, rate_limiters, selectors
 from engram.errors import DeadlineExceededError

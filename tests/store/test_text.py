@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram import ArraySpec, Dataset, Pattern, Server, Store, Table, selectors
 from engram.data import Ragged

@@ -5,7 +5,7 @@ import threading
 from collections import Counter
 
 import numpy as np
-from support import BackgroundCall, fill, sample_x, wait_until
+from helpers.support import BackgroundCall, fill, sample_x, wait_until
 
 from engram import Dataset, Pattern, Table, rate_limiters, selectors
 from engram.errors import BackpressureError, ClosedError, DeadlineExceededError

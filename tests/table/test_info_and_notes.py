@@ -8,7 +8,7 @@ import typing
 
 import numpy as np
 import pytest
-from support import BackgroundCall, raises, wait_until
+from helpers.support import BackgroundCall, raises, wait_until
 
 from engram import ArraySpec, Pattern, Store, Table, rate_limiters, selectors
 from engram.compat.reverb import _table_info

@@ -5,9 +5,9 @@ import re
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from helpers.store_types import STORE_TYPES, RemoteStore
+from helpers.support import BackgroundCall, raises, run_python, wait_until
 from hypothesis import given
-from store_types import STORE_TYPES, RemoteStore
-from support import BackgroundCall, raises, run_python, wait_until
 
 from engram import ArraySpec, Pattern, Store, Table, rate_limiters, selectors
 from engram.errors import BackpressureError, ClosedError, InvalidArgumentError, PriorityError, SignatureError

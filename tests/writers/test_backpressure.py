@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import BackgroundCall, raises, wait_until
+from helpers.support import BackgroundCall, raises, wait_until
 
 from engram import Pattern, Table
 from engram.errors import BackpressureError, ClosedError, DeadlineExceededError, EngramError

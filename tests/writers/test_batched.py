@@ -4,9 +4,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers.support import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from support import raises
 
 import engram
 from engram import Pattern, Table, selectors

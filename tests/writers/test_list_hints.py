@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram import ArraySpec, Pattern, Table
 from engram.errors import InvalidArgumentError, SignatureError

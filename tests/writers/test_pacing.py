@@ -6,8 +6,8 @@ from contextlib import suppress
 import dm_env
 import numpy as np
 import pytest
-from faults import Proxy
-from support import BackgroundCall, raises, run_python, sample_x, wait_until
+from helpers.faults import Proxy
+from helpers.support import BackgroundCall, raises, run_python, sample_x, wait_until
 
 import engram
 from engram import Pattern, Server, Store, Table, rate_limiters

@@ -4,7 +4,7 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram import ArraySpec, Pattern, Table, selectors
 from engram.errors import (

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram import Pattern, Table, selectors
 from engram.errors import InvalidArgumentError, PriorityError

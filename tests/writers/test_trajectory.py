@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 import engram
 from engram import ArraySpec, Table, selectors

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from support import raises
+from helpers.support import raises
 
 from engram import Pattern, Store, Table
 from engram.errors import SignatureError

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from ftw_fixtures import arrays, load
+from helpers.ftw_fixtures import arrays, load
+from helpers.support import raises
 from scipy.special import log_softmax
-from support import raises
 
 from engram.errors import InvalidArgumentError
 

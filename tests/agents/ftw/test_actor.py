@@ -1,9 +1,9 @@
 import equinox as eqx
-import ftw_agent
 import jax
 import numpy as np
 import pytest
-from ftw_agent import TERMINATION, TRUNCATION, Scripted, where
+from helpers import ftw_agent
+from helpers.ftw_agent import TERMINATION, TRUNCATION, Scripted, where
 
 from engram.agents.ftw import evaluation
 from engram.agents.ftw.actor import Actors, ActorState, act, example_row

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from ftw_fixtures import TOLERANCE, arrays, load
-from support import raises
+from helpers.ftw_fixtures import TOLERANCE, arrays, load
+from helpers.support import raises
 
 from engram.agents.ftw.internal_rewards import (
     InternalRewards,

@@ -1,11 +1,11 @@
 import math
 
 import equinox as eqx
-import ftw_agent
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import ftw_agent
 
 from engram.agents.ftw.actor import example_row
 from engram.agents.ftw.agent_networks import make_networks, split_networks

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ftw_fixtures import TOLERANCE, arrays, load
+from helpers.ftw_fixtures import TOLERANCE, arrays, load
 
 pytestmark = [pytest.mark.jax, pytest.mark.usefixtures("jax64")]
 

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from ftw_agent import TERMINATION, TRUNCATION, Scripted, replay_config, spec
+from helpers.ftw_agent import TERMINATION, TRUNCATION, Scripted, replay_config, spec
 
 from engram.adders.step import MaskedStep
 from engram.agents.ftw.recorder import Action, Recorder, timestep_arrays, timestep_of_arrays

@@ -1,8 +1,8 @@
-import ftw_agent
 import jax
 import numpy as np
 import pytest
-from ftw_agent import TERMINATION, TRUNCATION, Scripted, where
+from helpers import ftw_agent
+from helpers.ftw_agent import TERMINATION, TRUNCATION, Scripted, where
 
 from engram.adders.step import map_leaves
 from engram.agents.ftw.actor import Actors, example_row

@@ -16,9 +16,9 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from ftw_runs import SYNC, tiny
+from helpers.ftw_runs import SYNC, tiny
+from helpers.support import wait_until
 from jax.experimental.compilation_cache import compilation_cache
-from support import wait_until
 
 from engram import Store
 from engram.agents.ftw import run_training as module
@@ -116,7 +116,7 @@ KILLED = """
 import dataclasses, os, signal, sys, jax
 sys.path[:0] = {paths!r}
 jax.config.update("jax_disable_most_optimizations", True)
-from ftw_runs import SYNC, tiny
+from helpers.ftw_runs import SYNC, tiny
 from engram.agents.ftw import replay, run_training
 saved, number = replay.Replay.save, 0
 def save(self, target):

@@ -1,9 +1,9 @@
 import dataclasses
 
-import ftw_agent
 import jax
 import numpy as np
 import pytest
+from helpers import ftw_agent
 
 from engram.agents.ftw.config import CUE, FETCH, FtwConfig
 from engram.agents.ftw.environment import make_environment

@@ -3,10 +3,10 @@
 import copy
 import io
 
-import alf_buffers
 import pytest
-from alf_buffers import FIRST, LAST, MID, fill, ints, replay_buffer, steps, x_of
-from support import raises
+from helpers import alf_buffers
+from helpers.alf_buffers import FIRST, LAST, MID, fill, ints, replay_buffer, steps, x_of
+from helpers.support import raises
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.torch]
 

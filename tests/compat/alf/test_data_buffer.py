@@ -2,13 +2,13 @@
 
 from collections import deque
 
-import alf_buffers
 import numpy as np
 import pytest
-from alf_buffers import assert_frequencies, ints
+from helpers import alf_buffers
+from helpers.alf_buffers import assert_frequencies, ints
+from helpers.support import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from support import raises
 
 from engram.errors import InvalidArgumentError
 

@@ -1,8 +1,8 @@
 """Devices: of the stored steps, of results and of arguments."""
 
-import alf_buffers
 import pytest
-from alf_buffers import fill, ints, replay_buffer, steps, x_of
+from helpers import alf_buffers
+from helpers.alf_buffers import fill, ints, replay_buffer, steps, x_of
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.torch]
 

@@ -1,11 +1,11 @@
 """Where episodes begin and end, and recorded returns, compared with searches through all steps ever added."""
 
-import alf_buffers
 import pytest
-from alf_buffers import FIRST, LAST, MID, fill, ints, replay_buffer, steps
+from helpers import alf_buffers
+from helpers.alf_buffers import FIRST, LAST, MID, fill, ints, replay_buffer, steps
+from helpers.support import raises
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import raises
 
 from engram.errors import InvalidArgumentError
 

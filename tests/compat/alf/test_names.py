@@ -3,10 +3,10 @@
 import importlib
 import inspect
 
-import alf_buffers
 import pytest
-from alf_buffers import replay_buffer
-from support import raises, run_python
+from helpers import alf_buffers
+from helpers.alf_buffers import replay_buffer
+from helpers.support import raises, run_python
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.torch]
 

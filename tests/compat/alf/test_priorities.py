@@ -3,13 +3,13 @@
 import warnings
 from collections import Counter
 
-import alf_buffers
 import numpy as np
 import pytest
-from alf_buffers import assert_frequencies, fill, ints, replay_buffer, steps, x_of
+from helpers import alf_buffers
+from helpers.alf_buffers import assert_frequencies, fill, ints, replay_buffer, steps, x_of
+from helpers.support import raises
 from hypothesis import given
 from hypothesis import strategies as st
-from support import raises
 
 from engram.errors import InvalidArgumentError
 

@@ -1,7 +1,7 @@
 """The native tree of `engram.compat.alf`; it does not need PyTorch."""
 
 import numpy as np
-from support import raises
+from helpers.support import raises
 
 from engram import _engram
 from engram.errors import InvalidArgumentError

@@ -4,11 +4,11 @@ import os
 import threading
 import time
 
-import alf_buffers
 import pytest
-from alf_buffers import fill, ints, replay_buffer, steps
-from forks import needs_fork
-from support import BackgroundCall, raises, run_python, wait_until
+from helpers import alf_buffers
+from helpers.alf_buffers import fill, ints, replay_buffer, steps
+from helpers.forks import needs_fork
+from helpers.support import BackgroundCall, raises, run_python, wait_until
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.torch]
 
@@ -16,7 +16,7 @@ HEAD = """
 import os, signal, sys, time
 from collections import Counter
 import torch
-from alf_buffers import fill, ints, replay_buffer, steps
+from helpers.alf_buffers import fill, ints, replay_buffer, steps
 from engram.compat.alf import RingBuffer, TensorSpec
 
 torch.set_num_threads(1)

@@ -2,10 +2,10 @@
 
 from typing import Any, NamedTuple
 
-import alf_buffers
 import pytest
-from alf_buffers import fill, ints, replay_buffer, steps, x_of
-from support import raises
+from helpers import alf_buffers
+from helpers.alf_buffers import fill, ints, replay_buffer, steps, x_of
+from helpers.support import raises
 
 from engram.errors import InvalidArgumentError
 

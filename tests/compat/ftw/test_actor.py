@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from ftw_published import Environment, Networks, play
-from support import raises
+from helpers.ftw_published import Environment, Networks, play
+from helpers.support import raises
 
 import engram
 from engram.compat import ftw

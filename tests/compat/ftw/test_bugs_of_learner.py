@@ -4,9 +4,9 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
-from ftw_agent import FRAME
-from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, extra_spec, play
-from support import raises
+from helpers.ftw_agent import FRAME
+from helpers.ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, extra_spec, play
+from helpers.support import raises
 
 import engram
 from engram.adders import Step

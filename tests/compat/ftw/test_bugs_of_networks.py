@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ftw_agent import FRAME
-from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, play, torso
+from helpers.ftw_agent import FRAME
+from helpers.ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, play, torso
 
 from engram import envs
 from engram.adders import Step

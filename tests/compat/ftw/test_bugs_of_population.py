@@ -4,8 +4,8 @@ import copy
 
 import numpy as np
 import pytest
-from ftw_published import agent, environment_spec
-from support import raises
+from helpers.ftw_published import agent, environment_spec
+from helpers.support import raises
 
 from engram.agents.ftw import pbt
 from engram.compat import ftw

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from dm_env import restart, termination, transition
-from ftw_agent import where
-from ftw_published import Environment, Networks, agent, environment_spec, play
+from helpers.ftw_agent import where
+from helpers.ftw_published import Environment, Networks, agent, environment_spec, play
 
 import engram
 from engram.compat import ftw, reverb

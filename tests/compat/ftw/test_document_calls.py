@@ -5,9 +5,9 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from ftw_agent import where
-from ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, extra_spec, play
-from support import BackgroundCall, raises, wait_until
+from helpers.ftw_agent import where
+from helpers.ftw_published import BOTH_TASKS, Environment, Networks, agent, environment_spec, equal, extra_spec, play
+from helpers.support import BackgroundCall, raises, wait_until
 
 import engram
 from engram import envs

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ftw_agent import FRAME
-from ftw_published import Networks, agent, torso
-from support import raises
+from helpers.ftw_agent import FRAME
+from helpers.ftw_published import Networks, agent, torso
+from helpers.support import raises
 
 from engram.agents.ftw import networks as agents_networks
 from engram.agents.ftw.networks.dnc import addressing, linkage

@@ -6,8 +6,8 @@ import inspect
 import numpy as np
 import pytest
 from dm_env import specs
-from ftw_published import agent, environment_spec, torso
-from support import raises
+from helpers.ftw_published import agent, environment_spec, torso
+from helpers.support import raises
 
 from engram.compat import ftw
 from engram.compat.ftw.tf.hyperparameters import ftw_hp

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from tf_agents_buffers import BufferModel, batch, data_spec, fill, value, values
+from helpers.tf_agents_buffers import BufferModel, batch, data_spec, fill, value, values
 
 pytestmark = pytest.mark.frameworks
 

@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.support import raises
+from helpers.tf_agents_buffers import BufferModel, data_spec, fill, values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import raises
-from tf_agents_buffers import BufferModel, data_spec, fill, values
 
 pytestmark = pytest.mark.frameworks
 

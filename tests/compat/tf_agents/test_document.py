@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import raises, run_python
-from tf_agents_buffers import BufferModel, batch, data_spec, fill, values
+from helpers.support import raises, run_python
+from helpers.tf_agents_buffers import BufferModel, batch, data_spec, fill, values
 
 
 @pytest.mark.frameworks

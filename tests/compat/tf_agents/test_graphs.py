@@ -6,7 +6,7 @@ import sys
 import weakref
 
 import pytest
-from tf_agents_buffers import BufferModel, batch, data_spec, fill, values
+from helpers.tf_agents_buffers import BufferModel, batch, data_spec, fill, values
 
 pytestmark = pytest.mark.frameworks
 

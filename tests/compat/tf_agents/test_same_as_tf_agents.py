@@ -5,9 +5,9 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.tf_agents_buffers import batch, data_spec, values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tf_agents_buffers import batch, data_spec, values
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 

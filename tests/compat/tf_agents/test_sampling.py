@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from support import raises
-from tf_agents_buffers import BufferModel, data_spec, fill, values
+from helpers.support import raises
+from helpers.tf_agents_buffers import BufferModel, data_spec, fill, values
 
 pytestmark = pytest.mark.frameworks
 

@@ -5,8 +5,8 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from support import raises
-from tf_agents_buffers import batch, data_spec
+from helpers.support import raises
+from helpers.tf_agents_buffers import batch, data_spec
 
 pytestmark = pytest.mark.frameworks
 

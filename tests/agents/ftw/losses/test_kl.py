@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ftw_fixtures import GARBAGE, TOLERANCE, arrays, load, padding
+from helpers.ftw_fixtures import GARBAGE, TOLERANCE, arrays, load, padding
 
 pytestmark = [pytest.mark.jax, pytest.mark.usefixtures("jax64")]
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from ftw_fixtures import GARBAGE, TOLERANCE, arrays, ending, load, padding
-from support import raises
+from helpers.ftw_fixtures import GARBAGE, TOLERANCE, arrays, ending, load, padding
+from helpers.support import raises
 
 from engram.errors import InvalidArgumentError
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from ftw_fixtures import GARBAGE, TOLERANCE, arrays, ending, load, padding
-from support import raises
+from helpers.ftw_fixtures import GARBAGE, TOLERANCE, arrays, ending, load, padding
+from helpers.support import raises
 
 from engram.errors import InvalidArgumentError
 

@@ -2,15 +2,15 @@
 
 import json
 
-import ftw_fixtures
 import numpy as np
 import pytest
+from helpers import ftw_fixtures
 
 
 @pytest.fixture(scope="session")
 def other_sizes(tmp_path_factory):
     """A folder with fixtures of other sizes than the published ones, from the naive reference."""
-    import ftw_network_fixtures  # noqa: PLC0415 - read where these tests run
+    from helpers import ftw_network_fixtures  # noqa: PLC0415 - read where these tests run
 
     folder = tmp_path_factory.mktemp("other_sizes")
     ftw_network_fixtures.write(folder)
@@ -36,7 +36,7 @@ def float64():
 
 @pytest.fixture
 def helpers():
-    import ftw_networks  # noqa: PLC0415 - needs JAX, an extra that is not needed to collect the tests
+    from helpers import ftw_networks  # noqa: PLC0415 - needs JAX, an extra that is not needed to collect the tests
 
     return ftw_networks
 

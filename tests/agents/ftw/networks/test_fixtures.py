@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from ftw_fixtures import TOLERANCE, arrays
+from helpers.ftw_fixtures import TOLERANCE, arrays
 
 pytestmark = [pytest.mark.jax, pytest.mark.usefixtures("float64")]
 

@@ -2,9 +2,9 @@
 
 import re
 
-import ftw_network_reference
 import numpy as np
 import pytest
+from helpers import ftw_network_reference
 
 pytestmark = pytest.mark.jax
 

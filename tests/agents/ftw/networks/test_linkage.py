@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from dnc_weights import weights
+from helpers.dnc_weights import weights
 
 pytestmark = pytest.mark.jax
 

@@ -3,11 +3,10 @@
 import functools
 import re
 
-import ftw_network_fixtures
-import ftw_network_reference
 import numpy as np
 import pytest
-from ftw_fixtures import TOLERANCE
+from helpers import ftw_network_fixtures, ftw_network_reference
+from helpers.ftw_fixtures import TOLERANCE
 
 from engram.errors import InvalidArgumentError
 

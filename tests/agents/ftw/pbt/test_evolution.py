@@ -4,8 +4,8 @@ import copy
 
 import numpy as np
 import pytest
+from helpers.support import raises
 from scipy import stats
-from support import raises
 
 from engram.agents.ftw.pbt import (
     AgentState,

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from helpers.support import raises
 from scipy.optimize import minimize
-from support import raises
 
 from engram.agents.ftw.pbt import fit_ratings, team_win_probability, update_ratings
 from engram.errors import InvalidArgumentError

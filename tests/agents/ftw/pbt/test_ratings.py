@@ -1,9 +1,9 @@
 """Elo ratings and matchmaking."""
 
 import numpy as np
-from ftw_fixtures import TOLERANCE, arrays, load
+from helpers.ftw_fixtures import TOLERANCE, arrays, load
+from helpers.support import raises
 from scipy import stats
-from support import raises
 
 from engram.agents.ftw.pbt import (
     opponent_probabilities,

@@ -66,7 +66,7 @@ class BackgroundCall(threading.Thread):
 
 def run_python(code, seconds=60.0):
     """Runs a Python program in its own process; checks that it succeeds without text on stderr; returns its output."""
-    here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    here = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

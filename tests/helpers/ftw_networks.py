@@ -4,12 +4,12 @@ import functools
 from typing import NamedTuple
 
 import equinox as eqx
-import ftw_fixtures
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from engram.agents.ftw import networks
+from helpers import ftw_fixtures
 
 KEY = jax.random.key(0)
 """For modules whose parameters are replaced."""

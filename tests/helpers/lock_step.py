@@ -3,9 +3,9 @@
 from collections import deque
 
 import numpy as np
-from support import BackgroundCall
 
 from engram import Table, rate_limiters, selectors
+from helpers.support import BackgroundCall
 
 SECONDS = 60.0
 """Seconds after which a program is considered to hang."""

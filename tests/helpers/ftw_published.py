@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import numpy as np
 from dm_env import specs
-from ftw_agent import FRAME, Scripted, first_of
 
 from engram.compat import ftw
 from engram.envs import OAR
+from helpers.ftw_agent import FRAME, Scripted, first_of
 
 BOTH_TASKS = {"use_pixel_control": True, "use_reward_prediction": True}
 LENGTHS = ((7, 0.0), (5, 1.0), (1, 0.0))  # transitions, and the last discount

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-FOLDER = Path(os.environ.get("ENGRAM_FTW_FIXTURES", Path(__file__).parent / "agents" / "ftw" / "fixtures"))
+FOLDER = Path(os.environ.get("ENGRAM_FTW_FIXTURES", Path(__file__).parents[1] / "agents" / "ftw" / "fixtures"))
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
 """The files have 12 significant digits."""

@@ -1,6 +1,6 @@
 """Files of every kind that Engram writes, with all dtypes, selectors and rate limiters, and what reading them shows.
 
-    python tests/durable/format_samples.py tests/durable/format-1
+    python tests/helpers/format_samples.py tests/durable/format-1
 
 `format-1` has the files of format version 1, as the release that introduced it wrote them, and `expected.json`. They do
 not change: every later version must read them. A new version of the format gets a directory of its own.

@@ -6,7 +6,8 @@ import gymnasium
 import minari
 import numpy as np
 from minari.data_collector import EpisodeBuffer
-from vector_envs import Episode
+
+from helpers.vector_envs import Episode
 
 BOX = gymnasium.spaces.Box(-1000, 1000, (2,), np.float32)
 DISCRETE = gymnasium.spaces.Discrete(1000)

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-import ftw_agent
-
 from engram.agents.ftw.config import FtwConfig, RunConfig
+from helpers import ftw_agent
 
 TINY = FtwConfig(
     environment="fetch",

@@ -2,9 +2,8 @@
 
 import base64
 
-from reverb_tables import create_table
-
 from engram.compat import reverb
+from helpers.reverb_tables import create_table
 
 _DTYPES = {
     "bool": "DT_BOOL",

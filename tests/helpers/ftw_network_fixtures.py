@@ -2,8 +2,9 @@
 
 import json
 
-import ftw_network_reference as reference
 import numpy as np
+
+from helpers import ftw_network_reference as reference
 
 SEED = 5
 ACCESS_SIZES = {

@@ -4,9 +4,8 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from crash_workload import all_values, steps, table_states
-
 from engram import Client, Pattern, Server, Store, Table, selectors
+from helpers.crash_workload import all_values, steps, table_states
 
 QUEUE = "queue"
 

@@ -11,9 +11,13 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-import crash_workload
 import numpy as np
-from crash_workload import (
+
+from engram import Store, Table, selectors
+from engram.errors import EngramError
+from engram.rate_limiters import MinSize
+from helpers import crash_workload
+from helpers.crash_workload import (
     FLUSH_INTERVAL,
     NAMES,
     QUEUE,
@@ -26,10 +30,6 @@ from crash_workload import (
     steps,
     table_states,
 )
-
-from engram import Store, Table, selectors
-from engram.errors import EngramError
-from engram.rate_limiters import MinSize
 
 FAULTS = (
     "refused",  # the store cannot be opened
