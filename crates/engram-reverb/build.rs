@@ -22,7 +22,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("deepmind.reverb.PriorityTableCheckpoint", 1024),
         ],
     };
-    generator.write(&DescriptorPool::from_file_descriptor_set(files.clone())?)?;
+    let mut without_comments = files.clone();
+    for file in &mut without_comments.file {
+        file.source_code_info = None;
+    }
+    let pool = DescriptorPool::from_file_descriptor_set(without_comments)?;
+    generator.write(&pool)?;
+    let directory = std::env::var("OUT_DIR")?;
+    std::fs::write(format!("{directory}/descriptors.bin"), pool.encode_to_vec())?;
     tonic_prost_build::configure()
         .bytes(".")
         .btree_map(".")

@@ -8,6 +8,7 @@ from typing_extensions import disjoint_base
 
 __all__ = [
     "MAX_PRIORITY",
+    "REVERB_DESCRIPTORS",
     "Batch",
     "BatchedWriter",
     "BufferBatch",
@@ -40,6 +41,7 @@ __all__ = [
 
 __version__: str
 MAX_PRIORITY: float  # of a PriorityTree
+REVERB_DESCRIPTORS: bytes  # a FileDescriptorSet
 
 def after_fork_in_child() -> None: ...
 def check_env_ids(env_ids: npt.ArrayLike, num_envs: int) -> None: ...

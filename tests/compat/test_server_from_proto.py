@@ -1,5 +1,6 @@
 """Tables created from the protobuf messages of a server's configuration."""
 
+import importlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ from helpers.support import raises
 
 from engram.compat import reverb
 from engram.compat.reverb import _nest, reverb_types
-from engram.compat.reverb.server_executable import server_from_proto
+from engram.compat.reverb.server_executable import _structured_value, server_from_proto
 from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec, as_spec
 
 pytest.importorskip("google.protobuf", reason="the extra `protobuf`")
@@ -17,6 +18,10 @@ LIMITER = "rate_limiter { samples_per_insert: 1 min_size_to_sample: 1 min_diff: 
 QUEUE = f"tables {{ table_name: 'q' sampler {{ fifo: true }} remover {{ fifo: true }} max_size: 3 {LIMITER} }}"
 NEVER_SAMPLED = "nothing could ever be sampled: RateLimiter waits for 4 items, but `max_size` is 3"
 NO_FIELD = 'Message type "deepmind.reverb.{}" has no field named "{}"; its fields are '
+TABLE_FIELDS = (
+    "table_name, rate_limiter, sampler, remover, max_size, max_times_sampled, num_deleted_episodes, signature, "
+    "num_unique_samples"
+)
 SELECTORS = "fifo, uniform, prioritized, heap, lifo"
 DTYPES = (
     "float32, float64, int32, uint8, int16, int8, string, complex64, int64, bool, bfloat16, uint16, complex128, "
@@ -203,6 +208,10 @@ def test_invalid_tables_are_rejected(text, error, message):
             "tables {\n sampler { random: true } }",
             f"line 2, column 12: {NO_FIELD.format('KeyDistributionOptions', 'random')}{SELECTORS}, is_deterministic",
         ),
+        (
+            "tables { deprecated_items { } }",
+            f"line 1, column 10: {NO_FIELD.format('PriorityTableCheckpoint', 'deprecated_items')}{TABLE_FIELDS}",
+        ),
         ("tables {", 'line 1, column 8: Expected "}"'),
         ("port: 'x'", "line 1, column 7: 'port: 'x'': Couldn't parse integer: 'x'"),
     ],
@@ -210,6 +219,14 @@ def test_invalid_tables_are_rejected(text, error, message):
 def test_invalid_text_is_rejected(text, message):
     with raises(ValueError, message):
         server_from_proto.parse_config(text)
+
+
+def test_dtypes_are_those_of_the_messages():
+    messages = importlib.import_module(f"{server_from_proto.__package__}.reverb_config_pb2")
+    values = messages.StructuredValue.DESCRIPTOR.file.enum_types_by_name["DataType"].values
+    renamed = {"float": "float32", "double": "float64", "half": "float16"}
+    names = {value.number: value.name.removeprefix("DT_").lower() for value in values if value.number}
+    assert {number: renamed.get(name, name) for number, name in names.items()} == _structured_value._DTYPES
 
 
 def test_messages_of_other_classes_are_accepted():

@@ -55,6 +55,7 @@ mod vector_writer;
 mod writer;
 
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 /// Native half of the package `engram`, whose public API is in `python/engram`.
 #[pymodule]
@@ -70,6 +71,10 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer_reader::BufferReader>()?;
     module.add_class::<priority_tree::PriorityTree>()?;
     module.add("MAX_PRIORITY", engram_core::selector::MAX_WEIGHT)?;
+    module.add(
+        "REVERB_DESCRIPTORS",
+        PyBytes::new(module.py(), engram_reverb::DESCRIPTORS),
+    )?;
     module.add_class::<replay_buffer::ReplayBuffer>()?;
     module.add_class::<saved_buffer::SavedBuffer>()?;
     module.add_class::<scan::PyScan>()?;

@@ -9,7 +9,7 @@ use engram_core::{
 };
 use tonic::Status;
 
-use crate::pb::tensorflow::TensorProto;
+use crate::pb::tensorflow::ChunkTensor;
 use crate::pb::{ChunkData, SequenceRange};
 use crate::status::{invalid, status};
 use crate::tensor_decoder::{TensorHeader, check_tensor, tensor_decode_work};
@@ -146,7 +146,7 @@ impl ChunkDecoder {
     }
 }
 
-fn tensors(message: &ChunkData) -> &[TensorProto] {
+fn tensors(message: &ChunkData) -> &[ChunkTensor] {
     match &message.data {
         Some(data) => &data.tensors,
         None => &message.deprecated_data,

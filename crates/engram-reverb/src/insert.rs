@@ -228,7 +228,7 @@ async fn wait_for_space(journal_space: &mut Option<JournalSpace>) {
 mod tests {
     use super::*;
     use crate::pb::tensorflow::tensor_shape_proto::Dim;
-    use crate::pb::tensorflow::{DataType, TensorProto, TensorShapeProto};
+    use crate::pb::tensorflow::{ChunkTensor, DataType, TensorShapeProto};
 
     #[test]
     fn declared_sizes_count_as_decode_work() {
@@ -243,13 +243,13 @@ mod tests {
                 size: *size,
                 name: String::new(),
             });
-            let tensor = TensorProto {
+            let tensor = ChunkTensor {
                 dtype: dtype.into(),
                 tensor_shape: Some(TensorShapeProto {
                     dim: dim.collect(),
                     unknown_rank: false,
                 }),
-                ..TensorProto::default()
+                ..ChunkTensor::default()
             };
             let chunk = pb::ChunkData {
                 data: Some(pb::chunk_data::Data {

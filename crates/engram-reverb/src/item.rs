@@ -17,7 +17,7 @@ use crate::keys::engram_key;
 use crate::pb;
 use crate::pb::flat_trajectory::{ChunkSlice, Column};
 use crate::pb::sample_stream_response::SampleEntry;
-use crate::pb::tensorflow::TensorProto;
+use crate::pb::tensorflow::ChunkTensor;
 use crate::status::{invalid, shortened, status};
 use crate::tensor_encoder::encode_tensor;
 
@@ -340,7 +340,7 @@ fn last(splits: &[i64]) -> usize {
         .map_or(0, |end| usize::try_from(*end).unwrap_or(0))
 }
 
-fn chunk_data(chunk_key: u64, rows: i32, raw: usize, tensor: TensorProto) -> pb::ChunkData {
+fn chunk_data(chunk_key: u64, rows: i32, raw: usize, tensor: ChunkTensor) -> pb::ChunkData {
     pb::ChunkData {
         chunk_key,
         sequence_range: Some(pb::SequenceRange {

@@ -30,6 +30,9 @@ pub use service::{MAX_MESSAGE_BYTES, PATH, Reverb};
 pub use tensor_decoder::{TensorHeader, check_tensor};
 pub use tensor_encoder::encode_tensor;
 
+/// The messages, as a `FileDescriptorSet`.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
 /// The messages, generated from `proto/`.
 #[expect(
     missing_docs,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::dtypes::from_tensorflow;
 use crate::pb::tensorflow::structured_value::Kind;
-use crate::pb::tensorflow::{Bound, StructuredValue, TensorShapeProto};
+use crate::pb::tensorflow::{StructuredValue, TensorProto, TensorShapeProto};
 
 /// Deepest nesting that is stored.
 const MAX_DEPTH: usize = 64;
@@ -106,7 +106,7 @@ fn sizes(shape: &TensorShapeProto) -> Value {
 }
 
 /// Encodes a bound as raw bytes and a shape. TensorFlow stores a single number in the field of its type.
-fn encode_bound(bound: &Bound) -> Option<Value> {
+fn encode_bound(bound: &TensorProto) -> Option<Value> {
     let shape = bound.tensor_shape.as_ref().map_or(json!([]), sizes);
     let data = if bound.tensor_content.is_empty() {
         single_number(bound)?
@@ -122,7 +122,7 @@ fn encode_bound(bound: &Bound) -> Option<Value> {
     clippy::cast_sign_loss,
     reason = "TensorFlow stores narrow integers in wide fields"
 )]
-fn single_number(bound: &Bound) -> Option<Vec<u8>> {
+fn single_number(bound: &TensorProto) -> Option<Vec<u8>> {
     let fields = [
         bound.float_val.len(),
         bound.double_val.len(),

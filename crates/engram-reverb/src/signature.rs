@@ -12,8 +12,8 @@ use crate::dtypes::to_tensorflow;
 use crate::pb::tensorflow::structured_value::Kind;
 use crate::pb::tensorflow::tensor_shape_proto::Dim;
 use crate::pb::tensorflow::{
-    Bound, BoundedTensorSpecProto, DictValue, ListValue, NamedTupleValue, PairValue,
-    StructuredValue, TensorShapeProto, TensorSpecProto, TupleValue,
+    BoundedTensorSpecProto, DictValue, ListValue, NamedTupleValue, PairValue, StructuredValue,
+    TensorProto, TensorShapeProto, TensorSpecProto, TupleValue,
 };
 
 /// Deepest nesting that is sent: protobuf's readers have a limit.
@@ -98,14 +98,14 @@ fn decode_spec(spec: &Value) -> Option<Kind> {
             shape(axes.map(|axis| axis.as_i64().unwrap_or(-1)))
         }
     };
-    let bound = |bound: &Value| -> Option<Bound> {
+    let bound = |bound: &Value| -> Option<TensorProto> {
         let axes = bound.get("shape")?.as_array()?.iter();
         let data = STANDARD.decode(bound.get("data")?.as_str()?).ok()?;
-        Some(Bound {
+        Some(TensorProto {
             dtype,
             tensor_shape: Some(shape(axes.map(|axis| axis.as_i64().unwrap_or(0)))),
             tensor_content: data.into(),
-            ..Bound::default()
+            ..TensorProto::default()
         })
     };
     let name = name.to_owned();

@@ -8,7 +8,7 @@ use prost::encoding::decode_varint;
 use tonic::Status;
 
 use crate::dtypes::{from_tensorflow, is_integer};
-use crate::pb::tensorflow::TensorProto;
+use crate::pb::tensorflow::ChunkTensor;
 use crate::status::invalid;
 
 /// Maximum number of rows of a tensor without elements, which takes no bytes on the wire.
@@ -23,7 +23,7 @@ fn max_raw_bytes(stored: usize) -> usize {
 }
 
 /// Estimated work of decoding a tensor, in bytes, from its declared number of rows and raw bytes.
-pub(crate) fn tensor_decode_work(tensor: &TensorProto) -> usize {
+pub(crate) fn tensor_decode_work(tensor: &ChunkTensor) -> usize {
     let dims = tensor.tensor_shape.iter().flat_map(|shape| &shape.dim);
     let mut sizes = dims.map(|dim| usize::try_from(dim.size).unwrap_or(0));
     let rows = sizes.next().unwrap_or(0);
@@ -51,7 +51,7 @@ pub struct TensorHeader<'a> {
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if they are invalid.
-pub fn check_tensor(tensor: &TensorProto) -> Result<TensorHeader<'_>, Status> {
+pub fn check_tensor(tensor: &ChunkTensor) -> Result<TensorHeader<'_>, Status> {
     let dtype = from_tensorflow(tensor.dtype).ok_or_else(|| {
         invalid(format!(
             "a tensor has TensorFlow's type {}, which Engram does not support",

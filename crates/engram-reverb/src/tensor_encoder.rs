@@ -5,13 +5,13 @@ use engram_core::{CellSpec, DType, Error, Result};
 use prost::encoding::encode_varint;
 
 use crate::dtypes::to_tensorflow;
-use crate::pb::tensorflow::{TensorProto, TensorShapeProto, tensor_shape_proto::Dim};
+use crate::pb::tensorflow::{ChunkTensor, TensorShapeProto, tensor_shape_proto::Dim};
 
 /// Encodes `rows` rows of a column. `raw` has their bytes, or strings as the engine encodes them.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a dtype that dm-reverb lacks, or for more bytes than Snappy can compress.
-pub fn encode_tensor(cell: &CellSpec, rows: usize, raw: &[u8]) -> Result<TensorProto> {
+pub fn encode_tensor(cell: &CellSpec, rows: usize, raw: &[u8]) -> Result<ChunkTensor> {
     let dtype = to_tensorflow(cell.dtype).ok_or_else(|| {
         Error::InvalidArgument(format!(
             "dtype {} is not supported by dm-reverb's clients; read it with Engram's client",
@@ -31,7 +31,7 @@ pub fn encode_tensor(cell: &CellSpec, rows: usize, raw: &[u8]) -> Result<TensorP
             })?,
     };
     let axes = std::iter::once(rows).chain(cell.shape.iter().copied());
-    Ok(TensorProto {
+    Ok(ChunkTensor {
         dtype: dtype.into(),
         tensor_shape: Some(TensorShapeProto {
             dim: axes.map(dim).collect(),

@@ -6,7 +6,7 @@
 )]
 
 use engram_core::{CellSpec, DType};
-use engram_reverb::pb::tensorflow::TensorProto;
+use engram_reverb::pb::tensorflow::ChunkTensor;
 use engram_reverb::{ChunkDecoder, check_tensor, encode_tensor, pb};
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ fn delta_encode(cell: &CellSpec, raw: &[u8]) -> Vec<u8> {
     differences.collect()
 }
 
-fn chunk(tensors: Vec<TensorProto>, delta_encoded: bool) -> pb::ChunkData {
+fn chunk(tensors: Vec<ChunkTensor>, delta_encoded: bool) -> pb::ChunkData {
     pb::ChunkData {
         chunk_key: 1,
         delta_encoded,

@@ -3,18 +3,18 @@
 use engram_reverb::pb;
 use engram_reverb::pb::flat_trajectory::{ChunkSlice, Column};
 use engram_reverb::pb::tensorflow::{
-    DataType, TensorProto, TensorShapeProto, tensor_shape_proto::Dim,
+    ChunkTensor, DataType, TensorShapeProto, tensor_shape_proto::Dim,
 };
 use prost::Message as _;
 
 /// A tensor of this dtype and shape.
 #[must_use]
-pub fn tensor(dtype: DataType, sizes: &[i64], content: Vec<u8>) -> TensorProto {
+pub fn tensor(dtype: DataType, sizes: &[i64], content: Vec<u8>) -> ChunkTensor {
     let dim = sizes.iter().map(|size| Dim {
         size: *size,
         name: String::new(),
     });
-    TensorProto {
+    ChunkTensor {
         dtype: dtype.into(),
         tensor_shape: Some(TensorShapeProto {
             dim: dim.collect(),
@@ -30,7 +30,7 @@ fn snappy(raw: &[u8]) -> Vec<u8> {
 
 /// A chunk with a tensor per column; it claims to be delta-encoded if its key is even.
 #[must_use]
-pub fn chunk(key: u64, tensors: Vec<TensorProto>) -> pb::ChunkData {
+pub fn chunk(key: u64, tensors: Vec<ChunkTensor>) -> pb::ChunkData {
     pb::ChunkData {
         chunk_key: key,
         sequence_range: Some(pb::SequenceRange {

@@ -8,36 +8,25 @@ import numpy.typing as npt
 from engram.compat.reverb._table_note import dtype_named, namedtuple_class
 from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec
 
-__all__ = ["DATA_TYPES", "signature_from_proto"]
-
-DATA_TYPES = {
-    "DT_INVALID": 0,
-    "DT_FLOAT": 1,
-    "DT_DOUBLE": 2,
-    "DT_INT32": 3,
-    "DT_UINT8": 4,
-    "DT_INT16": 5,
-    "DT_INT8": 6,
-    "DT_STRING": 7,
-    "DT_COMPLEX64": 8,
-    "DT_INT64": 9,
-    "DT_BOOL": 10,
-    "DT_BFLOAT16": 14,
-    "DT_UINT16": 17,
-    "DT_COMPLEX128": 18,
-    "DT_HALF": 19,
-    "DT_UINT32": 22,
-    "DT_UINT64": 23,
-}
-"""TensorFlow's enum `DataType`, without the dtypes that Engram does not support."""
-
-_RENAMED = {"float": "float32", "double": "float64", "half": "float16"}
-"""TensorFlow's names of dtypes that have other names in NumPy."""
+__all__ = ["signature_from_proto"]
 
 _DTYPES = {
-    number: _RENAMED.get(name, name)
-    for name, number in ((enum.removeprefix("DT_").lower(), number) for enum, number in DATA_TYPES.items())
-    if number
+    1: "float32",
+    2: "float64",
+    3: "int32",
+    4: "uint8",
+    5: "int16",
+    6: "int8",
+    7: "string",
+    8: "complex64",
+    9: "int64",
+    10: "bool",
+    14: "bfloat16",
+    17: "uint16",
+    18: "complex128",
+    19: "float16",
+    22: "uint32",
+    23: "uint64",
 }
 """The dtypes by their numbers in TensorFlow's enum `DataType`."""
 
