@@ -1,6 +1,6 @@
 """Tables: which items to store and sample, and how inserts and samples wait for each other."""
 
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from engram import _checks, rate_limiters, selectors
 from engram.errors import InvalidArgumentError
@@ -145,15 +145,6 @@ class Table:
             ttl: As in `Table`.
             signature: As in `Table`.
         """
-        size = _checks.integer(f"table `{name}`: `max_size`", max_size)
-        return cls(
-            name,
-            max_size=size,
-            sampler=selectors.Lifo(),
-            remover=selectors.Lifo(),
-            rate_limiter=rate_limiters.Stack(size),
-            max_times_sampled=1,
-            max_bytes=max_bytes,
-            ttl=ttl,
-            signature=signature,
-        )
+        queue = cls.queue(name, max_size=max_size, max_bytes=max_bytes, ttl=ttl, signature=signature)
+        lifo = selectors.Lifo()
+        return replace(queue, sampler=lifo, remover=lifo, rate_limiter=rate_limiters.Stack(queue.max_size))
