@@ -171,12 +171,6 @@ impl<T: Clone> CowPages<T> {
         self.in_progress.take().map(|snapshot| snapshot.frozen)
     }
 
-    /// True while a snapshot is in progress.
-    #[must_use]
-    pub fn is_snapshot_in_progress(&self) -> bool {
-        self.in_progress.is_some()
-    }
-
     /// Adds a page to the snapshot in progress, before the page is written.
     #[cold]
     fn share_before_write(&mut self, page: usize) {
@@ -247,7 +241,7 @@ mod tests {
         live.ensure_index(last);
         live[last] = 1;
         live.begin_snapshot(Vec::new());
-        assert!(live.continue_snapshot().is_none() && live.is_snapshot_in_progress());
+        assert!(live.continue_snapshot().is_none());
         // Writes to a page not in the snapshot yet, to one in it, and beyond its end.
         live[last] = 2;
         live[0] = 3;
@@ -262,6 +256,6 @@ mod tests {
             (live[0], live[last], live[last + ENTRIES_PER_COW_PAGE]),
             (3, 2, 4)
         );
-        assert!(!live.is_snapshot_in_progress());
+        assert!(live.continue_snapshot().is_none());
     }
 }

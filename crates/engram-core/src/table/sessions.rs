@@ -252,17 +252,6 @@ impl TableState {
             sessions.end_wait(session, now);
         }
     }
-
-    /// The last applied number of each session and the clock reading of its last use, unordered.
-    /// [`crate::TableOp::SkipInsert`] restores them.
-    pub fn session_numbers(&self) -> impl Iterator<Item = (SessionNumber, u64)> + '_ {
-        let sessions = self.sessions.as_deref();
-        let entries = sessions.into_iter().flat_map(|sessions| {
-            let entries = 0..sessions.used_entries as usize;
-            entries.map(|index| sessions.entries[index])
-        });
-        entries.filter_map(SessionEntry::last_number)
-    }
 }
 
 #[cfg(test)]

@@ -436,13 +436,13 @@ mod tests {
              column"
         );
         recorder.abort_step();
-        assert!(recorder.has_value(0, 0) && !recorder.has_value(1, 0));
+        assert!(recorder.cell_spec(0, 0).is_some() && recorder.cell_spec(1, 0).is_none());
         assert_eq!(
             (recorder.episode_steps(), recorder.step_is_open()),
             (0, true)
         );
         recorder.finish_step(false).unwrap();
-        assert!(!recorder.has_value(1, 0));
+        assert!(recorder.cell_spec(1, 0).is_none());
         assert_eq!(recorder.episode_steps(), 1);
     }
 

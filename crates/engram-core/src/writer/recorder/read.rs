@@ -13,12 +13,6 @@ use crate::schema::CellSpec;
 use crate::trajectory::Slice;
 
 impl Recorder {
-    /// True if items may refer to this column at this step.
-    #[must_use]
-    pub fn has_value(&self, column: usize, position: StepPosition) -> bool {
-        self.view().locate_run(column, position, 1).is_ok()
-    }
-
     /// Returns dtype and shape of a column's cell at a step. `None` if the column has no value there, or if items
     /// cannot refer to the step.
     #[must_use]
