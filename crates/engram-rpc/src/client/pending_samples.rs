@@ -75,8 +75,7 @@ pub(super) struct PendingSample {
     sent_ever: bool,
     /// Receives the batch and when it arrived.
     result: oneshot::Sender<Result<(ReceivedBatch, Instant)>>,
-    /// The parts received so far; `None` before the first.
-    assembler: Option<BatchAssembler>,
+    assembler: BatchAssembler,
 }
 
 impl PendingSample {
@@ -91,7 +90,7 @@ impl PendingSample {
             sent: false,
             sent_ever: false,
             result,
-            assembler: None,
+            assembler: BatchAssembler::default(),
         }
     }
 
@@ -130,27 +129,15 @@ impl PendingSample {
         outcome: Option<Outcome>,
         pool: &Arc<Pool>,
     ) -> Option<Result<ReceivedBatch>> {
-        let assembler = match outcome {
+        let batch = match outcome {
             Some(Outcome::Error(error)) => Err(decode_error(error)),
-            Some(Outcome::Batch(batch)) => BatchAssembler::new(batch, pool),
-            Some(Outcome::BatchPart(bytes)) => match self.assembler.take() {
-                Some(mut assembler) => assembler.push(&bytes).map(|()| assembler),
-                None => Err(Error::Payload(
-                    "invalid response: part of a batch that never began".into(),
-                )),
-            },
+            Some(Outcome::Batch(batch)) => self.assembler.begin(batch, pool),
+            Some(Outcome::BatchPart(bytes)) => self.assembler.push(&bytes),
             Some(Outcome::BarrierDone(_)) | None => Err(Error::Payload(
                 "invalid response: neither a batch nor an error".into(),
             )),
         };
-        match assembler {
-            Ok(assembler) if assembler.is_complete() => Some(Ok(assembler.finish())),
-            Ok(assembler) => {
-                self.assembler = Some(assembler);
-                None
-            }
-            Err(error) => Some(Err(error)),
-        }
+        batch.transpose()
     }
 }
 
@@ -289,7 +276,7 @@ impl ReconnectingStream for PendingSamples {
         let barriers = barriers.map(|id| QueuedRequest::Other(Request::Barrier(*id).into()));
         self.outgoing = samples.chain(barriers).collect();
         for sample in self.pending.values_mut() {
-            sample.assembler = None;
+            sample.assembler = BatchAssembler::default();
             sample.sent = false;
         }
     }

@@ -233,51 +233,29 @@ async fn receive(
     pool: &Arc<Pool>,
     batches: &UnboundedSender<Result<Option<ReceivedBatch>>>,
 ) -> Result<(), ReceiveError> {
-    let mut incomplete: Option<BatchAssembler> = None;
+    let mut assembler = BatchAssembler::default();
     while let Some(message) = responses.message().await.map_err(ReceiveError::Status)? {
         let batch = match message.outcome {
-            Some(Outcome::Batch(batch)) => {
-                let assembler = BatchAssembler::new(batch, pool).map_err(ReceiveError::Final)?;
-                finish_if_complete(assembler, &mut incomplete)
+            Some(Outcome::Batch(batch)) => assembler.begin(batch, pool),
+            Some(Outcome::BatchPart(part)) => assembler.push(&part),
+            Some(Outcome::Error(error)) => {
+                let _ = batches.send(Err(decode_error(error)));
+                continue;
             }
-            Some(Outcome::BatchPart(part)) => {
-                let Some(mut assembler) = incomplete.take() else {
-                    let error = invalid("part of a batch that never began");
-                    return Err(ReceiveError::Final(error));
-                };
-                assembler.push(&part).map_err(ReceiveError::Final)?;
-                finish_if_complete(assembler, &mut incomplete)
-            }
-            Some(Outcome::Error(error)) => Some(Err(decode_error(error))),
             Some(Outcome::End(pb::Empty {})) => {
                 let _ = batches.send(Ok(None));
                 return Ok(());
             }
-            Some(Outcome::Begun(_)) | None => {
-                let error = invalid("neither a batch nor an error");
-                return Err(ReceiveError::Final(error));
-            }
+            Some(Outcome::Begun(_)) | None => Err(invalid("neither a batch nor an error")),
         };
-        if let Some(batch) = batch {
+        if let Some(batch) = batch.map_err(ReceiveError::Final)? {
             // Fails if the scan was dropped; then this task ends.
-            let _ = batches.send(batch);
+            let _ = batches.send(Ok(Some(batch)));
         }
     }
     Err(ReceiveError::Status(Status::unavailable(
         "the server has ended the scan",
     )))
-}
-
-/// Returns the batch if it is complete; otherwise stores what was received in `incomplete`.
-fn finish_if_complete(
-    assembler: BatchAssembler,
-    incomplete: &mut Option<BatchAssembler>,
-) -> Option<Result<Option<ReceivedBatch>>> {
-    if assembler.is_complete() {
-        return Some(Ok(Some(assembler.finish())));
-    }
-    *incomplete = Some(assembler);
-    None
 }
 
 fn invalid(what: &str) -> Error {

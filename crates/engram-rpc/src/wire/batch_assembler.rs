@@ -23,9 +23,48 @@ pub struct ReceivedBatch {
     pub durable: bool,
 }
 
+/// Assembles the batches of a stream, one after the other.
+#[derive(Debug, Default)]
+pub struct BatchAssembler(Option<IncompleteBatch>);
+
+impl BatchAssembler {
+    /// Begins a batch. Returns it if the message has all its bytes.
+    ///
+    /// # Errors
+    /// [`Error::Payload`] or [`Error::InvalidArgument`] if the header is invalid, [`Error::OutOfMemory`] if the batch
+    /// is too large.
+    pub fn begin(&mut self, batch: pb::Batch, pool: &Arc<Pool>) -> Result<Option<ReceivedBatch>> {
+        self.0 = None;
+        let batch = IncompleteBatch::new(batch, pool)?;
+        Ok(self.finish_if_complete(batch))
+    }
+
+    /// Adds bytes to the batch. Returns it once it is complete.
+    ///
+    /// # Errors
+    /// [`Error::Payload`] if no batch is incomplete, or there are more bytes than its header announced.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Option<ReceivedBatch>> {
+        let Some(mut batch) = self.0.take() else {
+            return Err(Error::Payload(
+                "invalid response: part of a batch that never began".into(),
+            ));
+        };
+        batch.push(bytes)?;
+        Ok(self.finish_if_complete(batch))
+    }
+
+    fn finish_if_complete(&mut self, batch: IncompleteBatch) -> Option<ReceivedBatch> {
+        if batch.is_complete() {
+            return Some(batch.finish());
+        }
+        self.0 = Some(batch);
+        None
+    }
+}
+
 /// A batch of which not all bytes have been received.
 #[derive(Debug)]
-pub struct BatchAssembler {
+struct IncompleteBatch {
     layout: Arc<engram_core::Layout>,
     columns: Vec<(CellSpec, TimeAxis, Buffer)>,
     infos: Vec<SampledItemInfo>,
@@ -55,13 +94,9 @@ impl Buffer {
     }
 }
 
-impl BatchAssembler {
+impl IncompleteBatch {
     /// Allocates the columns that the header describes, and adds the bytes in the same message.
-    ///
-    /// # Errors
-    /// [`Error::Payload`] or [`Error::InvalidArgument`] if the header is invalid, [`Error::OutOfMemory`] if the batch
-    /// is too large.
-    pub fn new(batch: pb::Batch, pool: &Arc<Pool>) -> Result<Self> {
+    fn new(batch: pb::Batch, pool: &Arc<Pool>) -> Result<Self> {
         let infos = decode_infos(&batch)?;
         let total_bytes = (batch.columns.iter()).try_fold(0_usize, |all, column| {
             all.checked_add(usize::try_from(column.bytes).ok()?)
@@ -89,10 +124,7 @@ impl BatchAssembler {
     }
 
     /// Adds more bytes.
-    ///
-    /// # Errors
-    /// [`Error::Payload`] if there are more bytes than the header announced.
-    pub fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
+    fn push(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let Some((_, _, buffer)) = self.columns.get_mut(self.current_column) else {
                 return Err(inconsistent("it has more bytes than its columns"));
@@ -123,14 +155,12 @@ impl BatchAssembler {
     }
 
     /// True if all bytes have been received.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.current_column == self.columns.len()
     }
 
     /// Returns the batch, which must be complete: see [`Self::is_complete`].
-    #[must_use]
-    pub fn finish(self) -> ReceivedBatch {
+    fn finish(self) -> ReceivedBatch {
         let columns = self.columns.into_iter().map(|(cell, time, buffer)| Column {
             cell,
             time,

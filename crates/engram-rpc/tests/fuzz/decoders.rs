@@ -42,7 +42,7 @@ thread_local! {
     static POOL: Arc<Pool> = Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES));
     /// The state of an insert stream after a valid first request. [`reset_state`] restores it.
     static DICTIONARY: RefCell<ReceivedDictionary> = RefCell::new(initial_dictionary());
-    static ASSEMBLER: RefCell<Option<BatchAssembler>> = const { RefCell::new(None) };
+    static ASSEMBLER: RefCell<BatchAssembler> = RefCell::default();
 }
 
 fn initial_dictionary() -> ReceivedDictionary {
@@ -174,25 +174,14 @@ fn scan(request: pb::ScanRequest) -> bool {
 
 fn sample_response(response: pb::SampleResponse) -> bool {
     ASSEMBLER.with_borrow_mut(|assembler| {
-        let outcome = match response.outcome {
-            Some(SampleOutcome::Batch(batch)) => {
-                *assembler = None;
-                POOL.with(|pool| BatchAssembler::new(batch, pool)).map(Some)
-            }
-            Some(SampleOutcome::BatchPart(part)) => match assembler.take() {
-                Some(mut assembler) => assembler.push(&part).map(|()| Some(assembler)),
-                None => return false,
-            },
+        let batch = match response.outcome {
+            Some(SampleOutcome::Batch(batch)) => POOL.with(|pool| assembler.begin(batch, pool)),
+            Some(SampleOutcome::BatchPart(part)) => assembler.push(&part),
             Some(SampleOutcome::Error(error)) => {
                 return !decode_error(error).to_string().is_empty();
             }
             response => return response.is_some(),
         };
-        let accepted = outcome.is_ok();
-        *assembler = outcome.ok().flatten();
-        if let Some(complete) = assembler.take_if(|batch| batch.is_complete()) {
-            drop(complete.finish());
-        }
-        accepted
+        batch.is_ok()
     })
 }
