@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar, cast, overload
 
 from engram import _checks, _engram
-from engram._consumption import ConsumptionTracker
 from engram.batch import Batch, BatchInfo, Sample
+from engram.consumption import ConsumptionTracker
 from engram.errors import DeadlineExceededError, EngramError, ForkedError, UnavailableError
 from engram.info import TableInfo
 from engram.store import Store
@@ -150,23 +150,36 @@ class Dataset(Generic[T]):
         return f"Dataset({self._store!r}, {self._table!r}, {', '.join(given)})"
 
     def __iter__(self) -> Iterator[T]:
-        return cast("Iterator[T]", self._read(self._element))  # without `poll_interval` it never yields None
+        return cast("Iterator[T]", self.read(self._element))  # without `poll_interval` it never yields None
 
     def _element(self, native: _engram.Batch) -> Batch | Sample:
         return Sample(BatchInfo(native), native.data) if self._batch_size is None else Batch(native)
 
-    def _read(  # noqa: C901, PLR0912, PLR0915, the statements around a delivery belong together
+    def read(  # noqa: C901, PLR0912, PLR0915, the statements around a delivery belong together
         self,
         convert: Callable[[_engram.Batch], R],
         poll_interval: float | None = None,
         tracker: ConsumptionTracker | None = None,
     ) -> Generator[R | None]:
-        """Yields each batch as `convert` returns it. A batch for which `convert` raises returns to the table.
+        """Yields each batch as a function returns it: what the datasets of `engram.data` are made of.
 
-        With `poll_interval`, yields None whenever this many seconds pass without a batch, so that the caller can stop;
-        with 0, whenever no batch is ready.
-        With `tracker`, an item stays leased until the tracker counts it as consumed; otherwise a batch is delivered as
-        a whole.
+            tracker = ConsumptionTracker()
+            for block in Dataset(store, "replay", 64, at_least=1).read(item_block, tracker=tracker):
+                tracker.add_items([1] * block.size)
+                for row in zip(*block.columns):
+                    tracker.consumed = tracker.count_pieces(1)
+                    learn(row)
+
+        Args:
+            convert: Receives the engine's batch: `engram.Batch` makes a batch of it, `engram.data.item_block` columns.
+                If it raises, the items return to the table.
+            poll_interval: Seconds without a batch after which None is yielded, so that the caller can stop; with 0,
+                whenever no batch is ready. Default: None, never.
+            tracker: Counts the items that are consumed; the others stay leased, and return to the table when the
+                generator is closed. Default: None, a batch is acknowledged as a whole when it is yielded.
+
+        Yields:
+            What `convert` returns, and None every `poll_interval`. Errors are those of an iterator of the dataset.
         """
         times_closed = self._times_closed
         stream, drawn = self._open(poll_interval)
@@ -351,6 +364,18 @@ def table_info(store: TableStore, table: str, timeout: float | None) -> TableInf
     """Returns the state of a table; None if it does not exist. Waits `timeout` seconds for a server; None: no limit."""
     infos = store._native.info(timeout)  # noqa: SLF001, the store's native object
     return next((TableInfo.from_native(info) for info in infos if info["name"] == table), None)
+
+
+def has_waiting_insert(store: TableStore, table: str, timeout: float | None = None) -> bool:
+    """True if an insert waits, possibly for the space of items that a reader holds.
+
+    False if a server does not reply within `timeout` seconds; None: no limit.
+    """
+    try:
+        info = table_info(store, table, timeout)
+    except DeadlineExceededError:
+        return False
+    return info is not None and info.waiting_inserts > 0
 
 
 def _partial_wait(timeout: float | None, poll_interval: float | None) -> float | None:

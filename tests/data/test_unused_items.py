@@ -124,7 +124,7 @@ def test_a_queue_smaller_than_a_batch_fills_batches(open_store):
 
 def test_items_that_are_held_for_too_long_count_as_consumed(open_store, monkeypatch):
     """Otherwise the server would return them to the table, and they would be sampled twice."""
-    monkeypatch.setattr("engram._consumption.MAX_HOLD", 0.0)
+    monkeypatch.setattr("engram.consumption.MAX_HOLD", 0.0)
     store = open_store(queue())
     fill(store, [1] * 3)
     iterator = iter(data.dataset(store, "t", steps=True, batch_size=4))

@@ -56,6 +56,22 @@ class ColumnBlock(NamedTuple):
         """Number of items or steps, `N`."""
         return len(self.info.key)
 
+    def step_counts(self) -> list[Array | None]:
+        """For each column of items, the number of steps of each item, i64 `[N]`; None without a time axis."""
+        return [
+            None if squeezed else np.full(self.size, column.shape[1]) if split is None else np.diff(split)
+            for column, split, squeezed in zip(self.columns, self.splits, self.squeezed, strict=True)
+        ]
+
+    def step_columns(self) -> list[Array]:
+        """The columns of items with the steps of all items concatenated; unchanged without a time axis."""
+        return [
+            column
+            if squeezed or split is not None
+            else column.reshape(column.shape[0] * column.shape[1], *column.shape[2:])
+            for column, split, squeezed in zip(self.columns, self.splits, self.squeezed, strict=True)
+        ]
+
 
 def numpy_leaves(columns: list[Array], splits: list[Array | None]) -> list[Any]:
     """Converts columns to NumPy's leaves: arrays, and `Ragged` for ragged columns."""
@@ -117,20 +133,13 @@ def step_block(native: _engram.Batch) -> tuple[ColumnBlock, list[int]]:
         SignatureError: A column has no time axis, or the columns of an item differ in length.
     """
     block = item_block(native)
-    lengths = [
-        None if squeezed else np.full(block.size, column.shape[1]) if split is None else np.diff(split)
-        for column, split, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
-    ]
+    lengths = block.step_counts()
     first = lengths[0]
     if first is None or any(each is None or not np.array_equal(each, first) for each in lengths):
         raise SignatureError(_different_lengths(block, lengths))
-    columns = [
-        column.reshape(column.shape[0] * column.shape[1], *column.shape[2:]) if split is None else column
-        for column, split in zip(block.columns, block.splits, strict=True)
-    ]
     info = Info(*(np.repeat(array, first) for array in block.info))
-    absent: list[Array | None] = [None] * len(columns)
-    return ColumnBlock(info, columns, absent, absent, block.squeezed, block.structure), first.tolist()
+    absent: list[Array | None] = [None] * len(block.columns)
+    return ColumnBlock(info, block.step_columns(), absent, absent, block.squeezed, block.structure), first.tolist()
 
 
 def _different_lengths(block: ColumnBlock, lengths: list[Array | None]) -> str:

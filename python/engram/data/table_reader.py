@@ -10,13 +10,13 @@ from itertools import chain, islice
 from typing import Any, Generic, Self, TypeVar, cast
 
 from engram import _checks, _engram
-from engram._consumption import ConsumptionTracker
 from engram.batch import Batch
+from engram.consumption import ConsumptionTracker
 from engram.data import column_block
 from engram.data.column_block import BatchBuffer, ColumnBlock, ColumnConverter
 from engram.data.elements import Element, Options
-from engram.dataset import OPEN_GRACE, Dataset, table_info
-from engram.errors import DeadlineExceededError, EngramError, InvalidArgumentError, SignatureError
+from engram.dataset import OPEN_GRACE, Dataset, has_waiting_insert, table_info
+from engram.errors import EngramError, InvalidArgumentError, SignatureError
 from engram.info import TableInfo
 from engram.table_store import TableStore
 
@@ -110,7 +110,7 @@ class TableReader:
         if self.steps or self.batch_size is None:
             return self._split(_BlockSplitter(self, make), poll_interval)
         dataset = self._dataset(self.batch_size, max_batches=self.max_batches, pad=self.pad)
-        return dataset._read(lambda native: make(column_block.item_block(native)), poll_interval)  # noqa: SLF001, the package's own
+        return dataset.read(lambda native: make(column_block.item_block(native)), poll_interval)
 
     def read_together(
         self,
@@ -154,7 +154,7 @@ class TableReader:
 
         max_items = None if self.max_batches is None else min(self.max_batches * batch_size, _checks.MAX_I64)
         dataset = self._dataset(batch_size * batches_per_call, prefetch=1, at_least=batch_size, max_items=max_items)
-        return tracker, dataset._read(convert, poll_interval, tracker)  # noqa: SLF001, the package's own
+        return tracker, dataset.read(convert, poll_interval, tracker)
 
     @property
     def keeps_items(self) -> bool:
@@ -222,11 +222,12 @@ class TableReader:
         interval = (
             INSERT_CHECK_INTERVAL if poll_interval is None and self.steps and pieces_per_element > 1 else poll_interval
         )
-        with closing(dataset._read(splitter.split, interval, tracker)) as reads:  # noqa: SLF001, the package's own
+        with closing(dataset.read(splitter.split, interval, tracker)) as reads:
             requested = time.monotonic()
             for elements in reads:
                 if elements is None:
-                    if tracker.is_holding and self._has_waiting_insert(requested):
+                    wait = None if self.timeout is None else max(0.0, requested + self.timeout - time.monotonic())
+                    if tracker.is_holding and has_waiting_insert(self.store, self.table, wait):
                         tracker.stop_holding()
                     if poll_interval is not None:
                         yield None
@@ -251,18 +252,6 @@ class TableReader:
                     return
                 requested = time.monotonic()
         splitter.has_ended = True
-
-    def _has_waiting_insert(self, requested: float) -> bool:
-        """True if an insert waits, possibly for the space of items that are held until they fill a batch.
-
-        False if a server does not reply within `timeout` of `requested`, the time of the request for the next items.
-        """
-        left = None if self.timeout is None else max(0.0, requested + self.timeout - time.monotonic())
-        try:
-            info = table_info(self.store, self.table, left)
-        except DeadlineExceededError:
-            return False
-        return info is not None and info.waiting_inserts > 0
 
 
 class _BlockSize:

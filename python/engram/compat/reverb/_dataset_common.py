@@ -1,15 +1,12 @@
 """The common parts of the datasets: argument checks, and the conversion of a table's items to elements."""
 
 import copy
-import logging
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import engram
-from engram._consumption import ConsumptionTracker
 from engram.compat.reverb import _arguments, _nest, _table_note
 from engram.compat.reverb._block_reader import FetchOptions, read_blocks
 from engram.compat.reverb._elements import Convert, Elements, check_signature, steps_per_item
@@ -18,8 +15,8 @@ from engram.compat.reverb._unbatched_dataset import unbatched_dataset
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
+from engram.consumption import ConsumptionTracker
 from engram.data.column_block import ColumnBlock
-from engram.errors import ClosedError, UnavailableError
 from engram.table_store import TableStore
 
 __all__ = [
@@ -32,13 +29,8 @@ __all__ = [
     "read_table",
 ]
 
-_LOG = logging.getLogger(__name__)
-
 _RECONNECT_TIMEOUT = 1.0
 """Seconds that a client waits for an unreachable server; then the dataset lets TensorFlow run, and tries again."""
-
-_WARN_AFTER = 30.0
-"""Seconds without a reply of the server after which a warning is logged."""
 
 
 def make_fetch_options(
@@ -188,25 +180,18 @@ def read_table(
     When the generator is closed, items that `tracker` does not count as consumed are returned to the table. The pieces
     that the tracker counts are elements.
     """
-    fetch_options = source.fetch_options
-    for infos in _table_infos(store, reconnect_forever=fetch_options.reconnect_forever, table=table):
-        if infos is None:
-            yield None
-        elif (info := infos.get(table)) is not None:
-            if info.max_times_sampled is not None:
-                # An item is acknowledged when its first element is requested, so blocks of one item are used.
-                tracker.removes_items = True
-                fetch_options = replace(fetch_options, single_items=True)
-            signature = _table_note.decode(info.note).signature
-            if signature is not None:
-                check_signature(table, specs, signature, len(source.info_shape))
+
+    def check_info(info: engram.TableInfo) -> None:
+        signature = _table_note.decode(info.note).signature
+        if signature is not None:
+            check_signature(table, specs, signature, len(source.info_shape))
 
     def convert(block: ColumnBlock) -> Elements:
         elements = source.convert(table, specs, block)
         tracker.add_items(_elements_per_item(table, block, elements))
         return elements
 
-    yield from read_blocks(store, table, fetch_options, convert, tracker)
+    return read_blocks(store, table, source.fetch_options, convert, tracker=tracker, check_info=check_info)
 
 
 def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> list[int]:
@@ -214,38 +199,12 @@ def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> li
 
     An element is a whole item, or a part of one; all parts have the same number of steps.
     """
-    values, splits = elements[0]
-    count = len(values) if splits is None else len(splits) - 1
+    count = elements[0].size
     if count == block.size:
         return [1] * count
     steps = steps_per_item(table, block)
     per_item: list[int] = (steps * count // max(1, steps.sum())).tolist()
     return per_item
-
-
-def _table_infos(
-    store: TableStore, *, reconnect_forever: bool, table: str
-) -> Iterator[Mapping[str, engram.TableInfo] | None]:
-    """Yields the infos of the store's tables once; before that, yields None while the server cannot be reached.
-
-    Without `reconnect_forever`, which only datasets of servers set, raises an `UnavailableError` or a `ClosedError`
-    instead of waiting.
-    """
-    began = time.monotonic()
-    warned = False
-    while True:
-        try:
-            infos = store.info()
-        except (UnavailableError, ClosedError):
-            if not reconnect_forever:
-                raise
-            if not warned and time.monotonic() - began > _WARN_AFTER:
-                _LOG.warning("no answer for %g s from the server of table `%s`; still waiting", _WARN_AFTER, table)
-                warned = True
-            yield None
-            continue
-        yield infos
-        return
 
 
 def lists_to_tuples(nest: Any) -> Any:  # noqa: ANN401, a nest

@@ -1,6 +1,6 @@
 """Converts items to dataset elements, whole trajectories or single steps, and checks them against specs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ __all__ = [
     "check_signature",
     "fixed_length_timesteps",
     "sequences",
+    "split_elements",
     "steps_per_item",
     "timesteps",
     "trajectories",
@@ -37,6 +38,11 @@ class TensorBlock(NamedTuple):
 
     values: Array
     splits: Array | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements, N."""
+        return len(self.values) if self.splits is None else len(self.splits) - 1
 
 
 Elements = list[TensorBlock]
@@ -59,12 +65,7 @@ def trajectories(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) ->
 def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
     """Converts each step of each item to one element with the item's info."""
     lengths = steps_per_item(table, block)
-    columns: list[Array] = [
-        column
-        if squeezed or splits is not None
-        else column.reshape(column.shape[0] * column.shape[1], *column.shape[2:])
-        for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
-    ]
+    columns = block.step_columns()
     _check_types(table, specs, [(column.dtype, column.shape[1:]) for column in columns])
     return [*(TensorBlock(np.repeat(field, lengths)) for field in _sample_info(block)), *map(TensorBlock, columns)]
 
@@ -121,8 +122,8 @@ def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> N
 def steps_per_item(table: str, block: ColumnBlock) -> Array:
     """Returns the number of steps of each item, i64 `[B]`. A column without a time axis has one step."""
     steps: Array | None = None
-    for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True):
-        lengths = np.full(block.size, 1 if squeezed else column.shape[1]) if splits is None else np.diff(splits)
+    for counts in block.step_counts():
+        lengths = np.ones(block.size, np.int64) if counts is None else counts
         if steps is None:
             steps = lengths
         elif not np.array_equal(steps, lengths):
@@ -132,6 +133,16 @@ def steps_per_item(table: str, block: ColumnBlock) -> Array:
                 f"{steps[item]} and {lengths[item]} steps."
             )
     return np.zeros(0, np.int64) if steps is None else steps
+
+
+def split_elements(elements: Elements) -> Iterator[list[Array]]:
+    """Yields the arrays of each element, without the axis of the elements."""
+    all_splits = [None if tensor.splits is None else tensor.splits.tolist() for tensor in elements]
+    for i in range(elements[0].size):
+        yield [
+            tensor.values[i, ...] if splits is None else tensor.values[splits[i] : splits[i + 1]]
+            for tensor, splits in zip(elements, all_splits, strict=True)
+        ]
 
 
 def _ragged_shape(spec_shape: Shape, column: Array, splits: Array) -> Shape:

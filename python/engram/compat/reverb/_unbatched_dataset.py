@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from engram.compat.reverb._elements import Elements
+from engram.compat.reverb._elements import Elements, split_elements
 from engram.compat.reverb._generator_dataset import generator_dataset
 from engram.compat.reverb._lazy_tensorflow import import_tensorflow
 from engram.data._tf_element_counter import TfElementCounter, with_element_counter
@@ -88,23 +88,12 @@ def _unbatched(
             elif all(tensor.splits is None for tensor in elements):
                 yield pack([tensor.values for tensor in elements])
             else:
-                yield from map(pack, _split(elements))
+                yield from (pack([array[None] for array in arrays]) for arrays in split_elements(elements))
 
     variant, keep_alive = generator_dataset(arrays, args, packer)
     source = tf.data.experimental.from_variant(variant, tuple(batched))
     result = unbatch(source, empty_rows=empty_rows)
     return tf.data.experimental.to_variant(result), (keep_alive, source, result)
-
-
-def _split(elements: Elements) -> Iterator[list[Any]]:
-    """Yields the arrays of each element, `[1, ...]`: elements that differ in shape cannot be passed together."""
-    all_splits = [None if tensor.splits is None else tensor.splits.tolist() for tensor in elements]
-    count = next(len(splits) - 1 for splits in all_splits if splits is not None)
-    for i in range(count):
-        yield [
-            tensor.values[i : i + 1] if splits is None else tensor.values[None, splits[i] : splits[i + 1]]
-            for tensor, splits in zip(elements, all_splits, strict=True)
-        ]
 
 
 def _is_small(spec: Any) -> bool:  # noqa: ANN401, TensorFlow's

@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from engram._consumption import ConsumptionTracker
 from engram._extras import importing_extra
 from engram.compat.ftw.datasets._options import DatasetOptions
 from engram.compat.reverb import _nest
 from engram.compat.reverb._block_reader import MismatchError
 from engram.compat.reverb._dataset_common import ElementSource, read_table
-from engram.compat.reverb._elements import Convert, Elements
+from engram.compat.reverb._elements import Convert, Elements, split_elements
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
+from engram.consumption import ConsumptionTracker
 from engram.data.column_block import Array, ColumnBlock
+from engram.dataset import has_waiting_insert
 from engram.errors import UnsatisfiableError
 from engram.table_store import TableStore
 
@@ -73,9 +73,8 @@ class ArrayDataset:
     def _read(self, *, whole_batches: bool) -> Generator[ReplaySample]:
         options = self._options
         source = self._source(whole_batches=whole_batches)
-        read = self._batches if whole_batches else self._elements
         with ExitStack() as stack:
-            readers = [_StoreReader(store, options.table, partial(read, store, source)) for store in self._stores]
+            readers = [_StoreReader(store, options, source, whole_batches=whole_batches) for store in self._stores]
             for reader in readers:
                 stack.enter_context(closing(reader.elements))
             elements = _interleaved(readers, strict_order=self._strict_order)
@@ -87,7 +86,7 @@ class ArrayDataset:
                     leaves = [_stacked(options, column) for column in zip(*batch, strict=True)]
                 info, data = leaves[:_NUM_INFO_FIELDS], self._convert(leaves[_NUM_INFO_FIELDS:])
                 sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(options.nest, data))
-                # A piece is an element: `_elements` yields single ones, `_batches` a whole batch of them at once.
+                # A piece is an element: a reader yields single ones, or a whole batch of them at once.
                 consumed_items = [
                     reader.tracker.count_pieces_up_to(
                         reader.tracker.num_pieces if whole_batches else reader.num_elements
@@ -120,50 +119,18 @@ class ArrayDataset:
             convert=_with_length_check(convert) if whole_batches else convert,
         )
 
-    def _blocks(self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker) -> Any:  # noqa: ANN401, a generator
-        return closing(read_table(store, self._options.table, source, _nest.flatten(self._options.nest), tracker))
-
-    def _batches(
-        self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker
-    ) -> Generator[list[Array] | None]:
-        """Yields the leaves of each batch, and None every poll interval while there is none."""
-        with self._blocks(store, source, tracker) as blocks:
-            for block in blocks:
-                yield None if block is None else [tensor.values for tensor in block]
-
-    def _elements(
-        self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker
-    ) -> Generator[list[Array] | None]:
-        """Yields the leaves of each element, and None every poll interval while there is none."""
-        with self._blocks(store, source, tracker) as blocks:
-            for block in blocks:
-                if block is None:
-                    yield None
-                else:
-                    yield from _split(block)
-
-
-def _split(block: Elements) -> Iterator[list[Array]]:
-    """Yields the leaves of each element of a block."""
-    first = block[0]
-    count = len(first.values) if first.splits is None else len(first.splits) - 1
-    for index in range(count):
-        yield [
-            values[index, ...] if splits is None else values[splits[index] : splits[index + 1]]
-            for values, splits in block
-        ]
-
 
 class _StoreReader:
     """Reads elements, or whole batches of them, from one store, and tracks which of the store's items were consumed."""
 
     def __init__(
-        self, store: TableStore, table: str, read: Callable[[ConsumptionTracker], Generator[list[Array] | None]]
+        self, store: TableStore, options: DatasetOptions, source: ElementSource, *, whole_batches: bool
     ) -> None:
         self._store = store
-        self._table = table
+        self._table = options.table
         self.tracker = ConsumptionTracker()
-        self.elements = read(self.tracker)
+        blocks = read_table(store, options.table, source, _nest.flatten(options.nest), self.tracker)
+        self.elements = _leaves(blocks, whole_batches=whole_batches)
         self.num_elements = 0  # number of elements that `next` has returned
 
     def next(self) -> list[Array] | None:
@@ -174,10 +141,20 @@ class _StoreReader:
 
     def release_if_inserts_wait(self) -> None:
         """Stops holding items if an insert waits, because it may wait for the space that they occupy."""
-        if self.tracker.is_holding:
-            info = self._store.info().get(self._table)
-            if info is not None and info.waiting_inserts > 0:
-                self.tracker.stop_holding()
+        if self.tracker.is_holding and has_waiting_insert(self._store, self._table):
+            self.tracker.stop_holding()
+
+
+def _leaves(blocks: Generator[Elements | None], *, whole_batches: bool) -> Generator[list[Array] | None]:
+    """Yields the leaves of each element, or of whole batches; None every poll interval while there is none."""
+    with closing(blocks):
+        for block in blocks:
+            if block is None:
+                yield None
+            elif whole_batches:
+                yield [tensor.values for tensor in block]
+            else:
+                yield from split_elements(block)
 
 
 def _interleaved(readers: Sequence[_StoreReader], *, strict_order: bool) -> Iterator[list[Array]]:

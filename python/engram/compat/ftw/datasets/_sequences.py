@@ -1,14 +1,11 @@
 """Converts items to the elements of FTW's datasets: whole items, or sequences of equal length."""
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from engram.compat.reverb._block_reader import MismatchError
 from engram.compat.reverb._elements import Convert, Elements, TensorBlock, timesteps, trajectories
 from engram.compat.reverb.tensor_spec import TensorSpec
-from engram.data.column_block import Array, ColumnBlock
+from engram.data.column_block import ColumnBlock
 
 __all__ = ["as_whole_items", "check_length", "cut_into_sequences"]
 
@@ -21,11 +18,10 @@ def as_whole_items(sequence_length: int | None, is_state: Sequence[bool]) -> Con
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         if sequence_length is not None and len(is_state) == len(block.columns):
-            parts = zip(block.columns, block.splits, block.squeezed, is_state, strict=True)
-            for column, splits, squeezed, state in parts:
-                if state or squeezed:
+            for counts, state in zip(block.step_counts(), is_state, strict=True):
+                if state or counts is None:
                     continue
-                for length in _lengths(column, splits, squeezed=False):
+                for length in set(counts.tolist()):
                     if length != sequence_length:
                         raise MismatchError(
                             f"an item of table `{table}` has {length} steps, but `sequence_length` is {sequence_length}"
@@ -42,21 +38,14 @@ def cut_into_sequences(sequence_length: int) -> Convert:
     """
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
-        for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True):
-            for length in _lengths(column, splits, squeezed=squeezed):
+        for counts in block.step_counts():
+            for length in {1} if counts is None else set(counts.tolist()):
                 check_length(table, length, sequence_length)
         steps = [TensorSpec(None if spec.shape is None else spec.shape[1:], spec.dtype) for spec in specs]
         tensors = [tensor.values for tensor in timesteps(table, steps, block)]
         return [TensorBlock(values.reshape(-1, sequence_length, *values.shape[1:])) for values in tensors]
 
     return convert
-
-
-def _lengths(column: Array, splits: Array | None, *, squeezed: bool) -> set[Any]:
-    """Returns the distinct numbers of steps that items have in a column."""
-    if splits is not None:
-        return set(np.diff(splits).tolist())
-    return {1 if squeezed else column.shape[1]}
 
 
 def check_length(table: str, length: int, sequence_length: int) -> None:
