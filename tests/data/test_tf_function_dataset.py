@@ -22,10 +22,15 @@ def make_dataset():
     def make(iterator, *specs, packed=()):
         number = len(ITERATORS)
         specs = [tf.TensorSpec(*spec) for spec in specs]
-        packer = _tf_function_dataset.ArrayPacker(specs, [i in packed for i in range(len(specs))])
-        ITERATORS[number] = map(packer.pack, iterator)
+        names = [f"column {i}" for i in range(len(specs))]
+        is_packed = [i in packed for i in range(len(specs))]
+        packer = _tf_function_dataset.ArrayPacker(
+            specs, names, is_packed, has_empty_rows=False, spec_source="the specs"
+        )
+        ITERATORS[number] = (packer.pack([array[None] for array in arrays]) for arrays in iterator)
         numbers = tf.data.Dataset.from_tensors(np.int64(number))
-        return numbers.flat_map(lambda number: _tf_function_dataset.function_dataset(step, number, packer))
+        results = numbers.flat_map(lambda number: _tf_function_dataset.function_dataset(step, number, packer))
+        return results.map(lambda *tensors: tuple(tensor[0] for tensor in tensors))
 
     return make
 

@@ -6,14 +6,11 @@ Python cannot read these statistics, so a Python function counts.
 
 import importlib
 import threading
-from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from engram.data._exit_guard import ExitGuard
 
-__all__ = ["TfElementCounter", "count_elements", "is_eager_program", "reserve_slot", "with_element_counter"]
+__all__ = ["TfElementCounter", "count_elements", "is_eager_program"]
 
 _AGGREGATOR_NAME = "engram_element_counter"
 """TensorFlow resource that holds the counts of all iterations, each under its slot as the tag."""
@@ -25,32 +22,6 @@ _python_counts: dict[int, int] = {}
 """The counts of the slots that a Python function counts in."""
 
 _exit_guard = ExitGuard()
-_NO_SLOT = np.int64(0)
-"""Slot of iterations that begin while the process exits; nothing reads its count."""
-
-
-def with_element_counter(make: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
-    """Returns the dataset that `make` builds from tensors, with its elements counted.
-
-    TensorFlow's own prefetching is disabled, so that no element is counted before it is requested.
-
-    Args:
-        make: Receives the tensors of `args` and, last, the slot of a `TfElementCounter`, i64 `[]`.
-        args: Tensors, or values that become tensors.
-    """
-    tf = _tensorflow()
-    _exit_guard.register()
-    in_python = not is_eager_program()
-
-    def iteration(*tensors: Any) -> Any:  # noqa: ANN401, tensors
-        slot = tf.numpy_function(_reserve_python_slot if in_python else _reserve_slot, [], tf.int64)
-        slot.set_shape([])
-        return count_elements(make([*tensors, slot]), slot)
-
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    unconverted = tf.autograph.experimental.do_not_convert(iteration)
-    return tf.data.Dataset.from_tensors(tuple(args)).flat_map(unconverted).with_options(options)
 
 
 def count_elements(dataset: Any, slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
@@ -83,9 +54,16 @@ class TfElementCounter:
         slot: Number of the iteration's counter, reused after `close`.
     """
 
-    def __init__(self, slot: int) -> None:
-        """Starts at 0, in a slot that `with_element_counter` or `reserve_slot` reserved."""
-        self.slot = int(slot)
+    def __init__(self, *, in_python: bool) -> None:
+        """Starts at 0 in a free slot; `in_python` is True for datasets in the graph of a session."""
+        global _last_slot  # noqa: PLW0603, one sequence for the process
+        with _lock:
+            if _free_slots:
+                self.slot = _free_slots.pop()
+            else:
+                self.slot = _last_slot = _last_slot + 1
+            if in_python:
+                _python_counts[self.slot] = 0
         self._start = _count(self.slot)
 
     @property
@@ -103,31 +81,6 @@ class TfElementCounter:
 def is_eager_program() -> bool:
     """True in an eager program, also while a `tf.function` is traced; False in a graph that a session will run."""
     return bool(_tensorflow().compat.v1.executing_eagerly_outside_functions())
-
-
-def reserve_slot(*, in_python: bool) -> int:
-    """Returns a free slot for a `TfElementCounter`; `in_python` is True for datasets in the graph of a session."""
-    return int(_reserve_python_slot() if in_python else _reserve_slot())
-
-
-def _reserve_slot() -> Any:  # noqa: ANN401, NumPy's
-    """Returns a free slot in which TensorFlow counts, an i64; `_NO_SLOT` while the process exits."""
-    global _last_slot  # noqa: PLW0603, one sequence for the process
-    with _exit_guard as may_run, _lock:
-        if not may_run:
-            return _NO_SLOT
-        if _free_slots:
-            return np.int64(_free_slots.pop())
-        _last_slot += 1
-        return np.int64(_last_slot)
-
-
-def _reserve_python_slot() -> Any:  # noqa: ANN401, NumPy's
-    """Like `_reserve_slot`, for a slot in which `_count_one` counts."""
-    with _exit_guard:
-        slot = _reserve_slot()
-        _python_counts[int(slot)] = 0
-        return slot
 
 
 def _count_one(slot: Any) -> Any:  # noqa: ANN401, NumPy's

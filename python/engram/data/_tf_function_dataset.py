@@ -13,7 +13,7 @@ import tensorflow as tf
 from engram._text import column_text
 from engram.errors import InvalidArgumentError
 
-__all__ = ["ArrayPacker", "check_rows", "function_dataset", "unbatch"]
+__all__ = ["ArrayPacker", "function_dataset", "unbatch"]
 
 NextElement = Callable[[npt.NDArray[Any]], Sequence[Any]]
 """Receives the number of an iterator, i64 `[]`; returns the arrays of its next elements, or raises StopIteration."""
@@ -37,9 +37,9 @@ def function_dataset(
 
     Args:
         next_element: A module-level function, as TensorFlow keeps it for the life of the process. It returns arrays as
-            `packer.pack` does; text is arrays of `bytes` objects.
+            `packer.pack` does, for any number of elements; text is arrays of `bytes` objects.
         iterator_number: The argument of `next_element`, an i64 tensor `[]`.
-        packer: An `ArrayPacker` for the tensors of the dataset's tuples.
+        packer: An `ArrayPacker` for the tensors of several elements.
     """
 
     def call(number: Any) -> list[Any]:  # noqa: ANN401, a tensor
@@ -66,7 +66,7 @@ def unbatch(dataset: Any, *, empty_rows: bool) -> Any:  # noqa: ANN401, TensorFl
     """Returns a dataset of the rows of a dataset's tuples.
 
     TensorFlow's own `unbatch` is faster, but ends the process with a segmentation fault if a row has an axis of size 0.
-    Unless `empty_rows` is True, the caller has to check all arrays with `check_rows`.
+    Unless `empty_rows` is True, all arrays must come from an `ArrayPacker`, which rejects such rows.
     """
     if empty_rows:
         split = tf.autograph.experimental.do_not_convert(lambda *tensors: tf.data.Dataset.from_tensor_slices(tensors))
@@ -74,45 +74,50 @@ def unbatch(dataset: Any, *, empty_rows: bool) -> Any:  # noqa: ANN401, TensorFl
     return dataset.unbatch()
 
 
-def check_rows(arrays: Sequence[npt.NDArray[Any]], names: Sequence[str], spec_source: str) -> None:
-    """Raises an InvalidArgumentError if an array has rows with an axis of size 0.
-
-    Args:
-        arrays: The arrays.
-        names: Name of the column of each array.
-        spec_source: Where the program gives the specs, for the error text.
-    """
-    for array, name in zip(arrays, names, strict=True):
-        if array.size == 0 and len(array):
-            raise InvalidArgumentError(
-                f"{column_text(name)} has values of shape {list(array.shape[1:])}, but its spec does not state that an "
-                f"axis has size 0; state all sizes except that of the time axis in {spec_source}"
-            )
-
-
 class ArrayPacker:
     """Passes several arrays to TensorFlow as one: each array that a Python function returns costs it about 5 us.
 
     Attributes:
-        specs: A `tf.TensorSpec` for each tensor.
+        specs: A `tf.TensorSpec` for each tensor, of several elements.
         dtypes: The dtypes of the arrays that `pack` returns.
+        no_elements: What `pack` returns for no elements.
+        has_empty_rows: As given to the constructor.
     """
 
-    def __init__(self, specs: Sequence[Any], is_packed: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        specs: Sequence[Any],
+        names: Sequence[str],
+        is_packed: Sequence[bool],
+        *,
+        has_empty_rows: bool,
+        spec_source: str,
+    ) -> None:
         """Creates a packer.
 
         Args:
-            specs: A `tf.TensorSpec` for each tensor.
+            specs: A `tf.TensorSpec` for each tensor of an element.
+            names: For each tensor, the name of its column.
             is_packed: For each tensor, True if it is packed. It must then be of numbers or bools; its shape consists of
                 leading axes of unknown size, which all packed tensors share, and of axes of known size other than 0.
+            has_empty_rows: True if a spec states that an axis has size 0.
+            spec_source: Where the program gives the specs, for error texts.
         """
+        shapes = [None if spec.shape.rank is None else spec.shape.as_list() for spec in specs]
+        self.has_empty_rows = has_empty_rows
+        specs = [
+            tf.TensorSpec(None if shape is None else [None, *shape], spec.dtype)
+            for shape, spec in zip(shapes, specs, strict=True)
+        ]
         self.specs = tuple(specs)
+        self._spec_source = spec_source
+        self._other_names = [name for name, packed in zip(names, is_packed, strict=True) if not packed]
         self._is_packed = list(is_packed)
         self._is_other = [not packed for packed in is_packed]
         self._packed_specs = list(compress(specs, self._is_packed))
-        shapes = [spec.shape.as_list() for spec in self._packed_specs]
-        self._num_axes = shapes[0].count(None) if shapes else 0
-        self._value_shapes = [shape[self._num_axes :] for shape in shapes]
+        packed_shapes = [spec.shape.as_list() for spec in self._packed_specs]
+        self._num_axes = packed_shapes[0].count(None) if packed_shapes else 0
+        self._value_shapes = [shape[self._num_axes :] for shape in packed_shapes]
         self._value_bytes = [
             spec.dtype.size * math.prod(shape)
             for spec, shape in zip(self._packed_specs, self._value_shapes, strict=True)
@@ -121,16 +126,37 @@ class ArrayPacker:
         self.dtypes = [spec.dtype for spec in compress(specs, self._is_other)]
         if self._packed_specs:
             self.dtypes.insert(0, tf.uint8)
+        self.no_elements = self.pack(
+            [
+                np.zeros([0, *(size or 0 for size in shape or ())], spec.dtype.as_numpy_dtype)
+                for shape, spec in zip(shapes, specs, strict=True)
+            ]
+        )
 
     def pack(self, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-        """Returns the packed arrays as one, if there are any, and then the others."""
+        """Returns the packed arrays as one, if there are any, and then the others.
+
+        Raises:
+            InvalidArgumentError: An element has an axis of size 0, which its spec does not state.
+        """
         others = list(compress(arrays, self._is_other))
+        if not self.has_empty_rows:
+            self._check_rows(others)
         if not self._packed_specs:
             return others
         packed = list(compress(arrays, self._is_packed))
         data = np.frombuffer(b"".join([array.tobytes() for array in packed]), np.uint8)
         # With its bytes on the first axis, TensorFlow can split it into arrays without knowing the sizes of other axes.
         return [data.reshape(self._total_bytes, *packed[0].shape[: self._num_axes]), *others]
+
+    def _check_rows(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        for array, name in zip(arrays, self._other_names, strict=True):
+            if array.size == 0 and len(array):
+                raise InvalidArgumentError(
+                    f"{column_text(name)} has values of shape {list(array.shape[1:])}, but its spec does not state "
+                    "that an axis has size 0; state all sizes except that of the time axis in "
+                    f"{self._spec_source}"
+                )
 
     def unpack(self, tensors: Sequence[Any]) -> list[Any]:
         """Returns one tensor per spec from the tensors of the arrays of `pack`."""

@@ -1,8 +1,7 @@
 """A table as a `tf.data.Dataset`."""
 
-import math
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -13,8 +12,7 @@ import numpy as np
 from engram import _engram
 from engram._extras import importing_extra
 from engram._text import column_text, columns_text
-from engram.data._exit_guard import ExitGuard
-from engram.data._tf_element_counter import TfElementCounter, count_elements, is_eager_program, reserve_slot
+from engram.consumption import ConsumptionTracker
 from engram.data.column_block import Array, ColumnBlock
 from engram.data.elements import Element, Info, Options
 from engram.data.prefetch_thread import POLL_INTERVAL
@@ -25,7 +23,8 @@ from engram.table_store import TableStore
 with importing_extra("tensorflow", "engram.data.tensorflow"):
     import tensorflow as tf
 
-    from engram.data._tf_function_dataset import ArrayPacker, check_rows, function_dataset, unbatch
+    from engram.data._tf_function_dataset import ArrayPacker
+    from engram.data._tf_generator import generator_dataset
 
 __all__ = ["dataset"]
 
@@ -36,18 +35,6 @@ _MAX_BATCHES_PER_CALL = 64
 """Maximum number of batches that one call into Python returns."""
 
 _INFO_DTYPES = Info(np.uint64, np.float64, np.int64, np.float64, np.int32, np.float64, np.float64)
-
-_iterators: dict[int, Generator[Sequence[Any]]] = {}
-"""The running iterations of all datasets, by the slot of their element counter."""
-
-
-def _close_all() -> None:
-    for iterator in list(_iterators.values()):
-        with suppress(ValueError):  # it is running in another thread
-            iterator.close()
-
-
-_exit_guard = ExitGuard(_close_all)
 
 
 def dataset(
@@ -112,25 +99,21 @@ def dataset(
             waited for an element; the text contains `KeyboardInterrupt`. Earlier versions call Python in other threads,
             which Ctrl-C does not interrupt.
     """
-    _exit_guard.register()
     reader = TableReader.of(store, table, options)
     store._native.can_sample(table, 1)  # noqa: SLF001, raises an error if the table does not exist
     columns, structure, spec_source = _columns(reader, element_spec)
     flat_elements = _FlatElements(reader, columns, _engram.names(structure), spec_source)
-
-    def elements_of(slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
-        calls = function_dataset(_next, slot, flat_elements.packer)
-        elements = unbatch(calls, empty_rows=flat_elements.have_empty_rows)
-        return count_elements(elements, slot) if flat_elements.are_stacked else elements
-
-    slots = tf.data.Dataset.from_generator(flat_elements.iterations, output_signature=tf.TensorSpec([], tf.int64))
-    unconverted = tf.autograph.experimental.do_not_convert
-    assemble = unconverted(partial(_assemble, reader, columns, structure))
-    elements = slots.flat_map(unconverted(elements_of)).map(assemble)
+    flat = generator_dataset(
+        flat_elements.open,
+        lambda arrays: [arrays],
+        flat_elements.packer,
+        counted=flat_elements.are_stacked,
+        pieces_per_element=reader.batch_size or 1,
+    )
+    assemble = tf.autograph.experimental.do_not_convert(partial(_assemble, reader, columns, structure))
     tf_options = tf.data.Options()
-    tf_options.experimental_optimization.inject_prefetch = False
     tf_options.experimental_optimization.map_parallelization = False
-    return elements.with_options(tf_options)
+    return flat.map(assemble).with_options(tf_options)
 
 
 class _Column:
@@ -326,7 +309,6 @@ class _FlatElements:
     Attributes:
         packer: Packs `info`; its `specs` has a `tf.TensorSpec` for each array of `info` and each part.
         are_stacked: True if one call may pass on several elements.
-        have_empty_rows: True if a column has an axis of size 0.
     """
 
     def __init__(self, reader: TableReader, columns: list[_Column], names: list[str], spec_source: str) -> None:
@@ -336,68 +318,36 @@ class _FlatElements:
         self._spec_source = spec_source  # for error texts
         self._batch_size = reader.batch_size or 1
         self._checked_structure = ""  # the structure of the last block, whose columns were checked
-        self._counts_in_python = not is_eager_program()
         single = reader.batch_size is None
         info = [tf.TensorSpec([] if single else [None], dtype) for dtype in _INFO_DTYPES]
         columns_parts = [part for column in columns for part in column.parts()]
-        self._part_names = [name for column, name in zip(columns, names, strict=True) for _ in column.parts()]
+        part_names = [name for column, name in zip(columns, names, strict=True) for _ in column.parts()]
         parts = [*info, *columns_parts]
-        specs = [tf.TensorSpec([None, *part.shape], part.dtype) for part in parts]
-        self.packer = ArrayPacker(specs, [i < len(info) for i in range(len(parts))])
-        self.have_empty_rows = any(0 in column.shape for column in columns)
-        self._no_elements = self.packer.pack([_empty(part) for part in parts])
+        self.packer = ArrayPacker(
+            parts,
+            [*Info._fields, *part_names],
+            [i < len(info) for i in range(len(parts))],
+            has_empty_rows=any(0 in column.shape for column in columns),
+            spec_source="`element_spec` or the table's signature",
+        )
         dense = not reader.pad and not any(column.is_ragged for column in columns)
         has_item_batches = reader.batch_size is not None and not reader.steps
         self._batches_per_call = min(reader.prefetch, _MAX_BATCHES_PER_CALL)
         can_stack = dense and (self._batches_per_call > 1 if has_item_batches else reader.max_batches is None)
         self.are_stacked = can_stack and reader.keeps_items
 
-    def iterations(self) -> Generator[int]:
-        """Yields one slot, for which `_iterators` has a new iteration until this generator ends.
-
-        Yields none while the process exits.
-        """
-        with _exit_guard as may_run:
-            if not may_run:
-                return
-            counter = TfElementCounter(reserve_slot(in_python=self._counts_in_python))
-            iterator = _iterators[counter.slot] = self._iterate(counter)
-        try:
-            yield counter.slot
-        finally:
-            with _exit_guard:
-                del _iterators[counter.slot]
-                iterator.close()
-                counter.close()
-
-    def _iterate(self, counter: TfElementCounter) -> Generator[list[Any]]:
-        """Yields the arrays of one element, or of several if `are_stacked`; of none after a while without data."""
+    @contextmanager
+    def open(self) -> Iterator[tuple[Iterator[list[Any] | None], ConsumptionTracker | None]]:
+        """Opens a reader of the arrays of one element, or of several if `are_stacked`."""
         # The table may have been dropped and created again since `are_stacked` was determined.
         if self.are_stacked and self._reader.keeps_items:
-            reads = self._iterate_stacked(counter)
+            tracker, reads = self._reader.read_together(
+                self._flatten, self._stack, self._batches_per_call, POLL_INTERVAL
+            )
         else:
-            reads = self._reader.read(self._flatten, POLL_INTERVAL)
-        with closing(reads) as elements:
-            for arrays in elements:
-                if arrays is not None and not self.have_empty_rows:
-                    check_rows(arrays[1:], self._part_names, "`element_spec` or the table's signature")
-                # TensorFlow cancels an iterator only between calls, so an idle one returns no elements now and then.
-                yield self._no_elements if arrays is None else arrays
-
-    def _iterate_stacked(self, counter: TfElementCounter) -> Generator[list[Any] | None]:
-        """Yields the arrays of several elements; None after a while without data."""
-        tracker, reads = self._reader.read_together(self._flatten, self._stack, self._batches_per_call, POLL_INTERVAL)
-        delivered = 0
-        with closing(reads) as elements:
-            for arrays in elements:
-                try:
-                    yield arrays
-                except BaseException:  # the generator is closed, or Ctrl-C
-                    tracker.consumed = tracker.count_pieces_up_to(counter.elements * self._batch_size)
-                    raise
-                # TensorFlow requests more only after it has taken all elements.
-                delivered += 0 if arrays is None else math.prod(arrays[0].shape[1:])
-                tracker.consumed = tracker.count_pieces_up_to(delivered)
+            tracker, reads = None, self._reader.read(self._flatten, POLL_INTERVAL)
+        with closing(reads):
+            yield reads, tracker
 
     def _flatten(self, block: ColumnBlock) -> list[Any]:
         """Returns the arrays of one element."""
@@ -425,19 +375,6 @@ class _FlatElements:
             expected, actual = columns_text(self._names), columns_text(names)
             raise SignatureError(f"the columns do not match {self._spec_source}: got {actual}, expected {expected}")
         self._checked_structure = block.structure
-
-
-def _next(slot: Array) -> Sequence[Any]:
-    with _exit_guard as may_run:
-        iterator = _iterators.get(int(slot)) if may_run else None
-        if iterator is None:
-            raise StopIteration  # ends the dataset
-        return next(iterator)
-
-
-def _empty(spec: Spec) -> Array:
-    shape = [0, *(size or 0 for size in spec.shape.as_list())]
-    return np.full(shape, b"" if spec.dtype == tf.string else 0, spec.dtype.as_numpy_dtype)
 
 
 def _assemble(reader: TableReader, columns: list[_Column], structure: str, *flat: Any) -> Element:  # noqa: ANN401, tensors

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import engram
 from engram.compat.reverb import _arguments, _nest, _table_note
 from engram.compat.reverb._block_reader import FetchOptions, read_blocks
 from engram.compat.reverb._elements import Convert, Elements, check_signature, steps_per_item
+from engram.compat.reverb._errors import translated
 from engram.compat.reverb._lazy_tensorflow import import_tensorflow
 from engram.compat.reverb._unbatched_dataset import unbatched_dataset
 from engram.compat.reverb.client import Client
@@ -139,37 +140,27 @@ def init_table_dataset(
     element = ReplaySample(info, data)
     specs = [as_spec(leaf) for leaf in tf.nest.flatten(data)]
 
-    def read(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, bytes, then a `TfElementCounter`
-        texts, counter = [value.decode() for value in values[:-1]], values[-1]
+    @contextmanager
+    def open_blocks(*values: bytes) -> Iterator[tuple[Iterator[Elements | None], ConsumptionTracker]]:
+        texts = [value.decode() for value in values]
         store = open_store(*texts)
         tracker = ConsumptionTracker()
         try:
-            with closing(read_table(store, texts[-1], source, specs, tracker)) as blocks:
-                for block in blocks:
-                    if (
-                        tracker.removes_items
-                    ):  # then the block has a single item, whose first element TensorFlow takes next
-                        tracker.delivered = tracker.fetched
-                    try:
-                        yield block
-                    except GeneratorExit:
-                        tracker.consumed = tracker.count_pieces_up_to(counter.elements)
-                        raise
-                    # TensorFlow requests the next block only after it has consumed all elements of this one.
-                    tracker.consumed = tracker.count_pieces_up_to(tracker.num_pieces)
+            with translated(), closing(read_table(store, texts[-1], source, specs, tracker)) as blocks:
+                yield blocks, tracker
         finally:
             if owned:
                 store.close()
 
-    variant, keep_alive = unbatched_dataset(
-        read,
+    elements = unbatched_dataset(
+        open_blocks,
         args,
         tf.nest.flatten(element),
         _nest.column_names(element),
         num_packed=len(SampleInfo._fields),
         counted=True,
     )
-    dataset._initialize(variant, element, keep_alive)  # noqa: SLF001, called by its constructor
+    dataset._initialize(elements, element)  # noqa: SLF001, called by its constructor
 
 
 def read_table(

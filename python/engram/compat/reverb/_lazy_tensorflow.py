@@ -29,12 +29,13 @@ class DatasetMixin:
 
     _element_spec: Any
 
-    def _initialize(self, variant: Any, element_spec: Any, keep_alive: Any) -> None:  # noqa: ANN401, TensorFlow's
-        """Initializes the dataset, given as a variant tensor; `keep_alive` lives as long as the dataset."""
-        self._variant = variant
+    def _initialize(self, flat: Any, element_spec: Any) -> None:  # noqa: ANN401, TensorFlow's
+        """Initializes the dataset, given a dataset of the leaves of its elements."""
+        tf = import_tensorflow("a dataset")
+        self._flat = flat  # must live as long as the dataset
+        self._variant = tf.data.experimental.to_variant(flat)
         self._element_spec = element_spec
-        self._keep_alive = keep_alive
-        import_tensorflow("a dataset").compat.v1.data.Dataset.__init__(self)
+        tf.compat.v1.data.Dataset.__init__(self)
 
     def _as_variant_tensor(self) -> Any:  # noqa: ANN401, a tensor
         return self._variant

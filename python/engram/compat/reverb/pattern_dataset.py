@@ -1,6 +1,7 @@
 """A dataset of the items that a structured writer would create from the steps of another dataset."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy.typing as npt
@@ -91,10 +92,13 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
         time_axes = {tuple(node.window()[3] for node in config.flat) for config in configs}
         # The items of a batch have the same shapes, and a time axis in the same columns.
         same_shape = len(time_axes) == 1 and all(spec.shape.is_fully_defined() for spec in specs)
-        variant, keep_alive = unbatched_dataset(
-            lambda: reader.elements(same_shape=same_shape), [], specs, _nest.column_names(element_spec)
-        )
-        self._initialize(variant, element_spec, (keep_alive, input_dataset))
+
+        @contextmanager
+        def open_elements() -> Iterator[tuple[Iterator[Elements], None]]:
+            with closing(reader.elements(same_shape=same_shape)) as elements:
+                yield elements, None
+
+        self._initialize(unbatched_dataset(open_elements, [], specs, _nest.column_names(element_spec)), element_spec)
 
 
 def pattern_dataset_with_info(
@@ -134,7 +138,7 @@ class _StepReader:
         self._clear = clear
         self._is_end = is_end
 
-    def elements(self, *, same_shape: bool) -> Iterator[Elements | None]:
+    def elements(self, *, same_shape: bool) -> Generator[Elements]:
         """Yields the items, several at once if all have the same shape."""
         leaves_read = source_leaves(self._configs)
         max_items = _BATCHED_STEPS * len(self._configs) if same_shape else 1

@@ -26,7 +26,7 @@ class TrajectoryDataset(ServerDataset, metaclass=LazyDataset):
     When an iteration ends, fetched items that have not left this dataset are returned to the table, in a queue to their
     old positions. Items that a later `batch` or `prefetch` has requested have left this dataset.
 
-    Iteration raises TensorFlow's errors: `tf.errors.NotFoundError` if the table does not exist, and
+    Iteration raises TensorFlow's errors: `tf.errors.UnknownError` if the table does not exist, and
     `tf.errors.InvalidArgumentError` if the columns of its signature or of an item are not the requested ones, or if the
     address is not `host:port`. It waits while the server is unreachable.
     """
