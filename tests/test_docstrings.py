@@ -35,6 +35,7 @@ WITH_TENSORFLOW = {
     "engram.compat.reverb",
     "engram.compat.reverb.pattern_dataset",
     "engram.compat.reverb.replay_dataset",
+    "engram.compat.reverb.tf_client",
     "engram.compat.reverb.timestep_dataset",
     "engram.compat.reverb.trajectory_dataset",
 }

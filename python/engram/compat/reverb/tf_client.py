@@ -29,7 +29,7 @@ class TFClient:
 
     In a `tf.function`, calls run in the process that traced the function. If the server is unreachable, calls wait up
     to an hour for it. Errors have the type of `tf.errors` for their gRPC code; in a graph, TensorFlow raises a
-    `tf.errors.UnknownError` instead, unless the type is `InvalidArgumentError` or `NotFoundError`.
+    `tf.errors.UnknownError` instead, unless the type is `InvalidArgumentError`.
     """
 
     def __init__(self, server_address: str, shared_name: str | None = None, name: str = "reverb") -> None:

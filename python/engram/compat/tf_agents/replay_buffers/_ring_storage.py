@@ -13,7 +13,7 @@ from engram.buffers.items import CompiledSampler, Steps
 from engram.compat.tf_agents.replay_buffers._columns import Columns
 from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
 from engram.compat.tf_agents.replay_buffers._empty import why_empty
-from engram.compat.tf_agents.replay_buffers._python_calls import call_python, invalid_argument
+from engram.compat.tf_agents.replay_buffers._python_calls import call_method, invalid_argument
 from engram.compat.tf_agents.replay_buffers._ring_checkpoint import decode, encode
 from engram.specs import ArraySpec
 
@@ -61,7 +61,7 @@ class RingStorage(tf.train.experimental.PythonState):
         if tf.executing_eagerly():
             self._add(*self._columns.arrays(leaves))
             return None
-        return call_python(self._add, (), self._columns.tensors(leaves), [])
+        return call_method(self._add, (), self._columns.tensors(leaves), [])
 
     def _add(self, *arrays: Array) -> list[Array]:
         with self._lock:
@@ -77,7 +77,7 @@ class RingStorage(tf.train.experimental.PythonState):
             tf.TensorSpec(leading, tf.int64),
             tf.TensorSpec(batch, tf.float32),
         ]
-        *leaves, ids, probabilities = call_python(self._sample, (batch_size, num_steps), [seeds], specs)
+        *leaves, ids, probabilities = call_method(self._sample, (batch_size, num_steps), [seeds], specs)
         return leaves, ids, probabilities
 
     def _sample(self, batch_size: int | None, num_steps: int | None, seeds: Array) -> list[Any]:
@@ -96,7 +96,7 @@ class RingStorage(tf.train.experimental.PythonState):
 
     def frames(self) -> Any:  # noqa: ANN401, a tensor
         """Number of items added to each segment, and the position of the first: int64 `[2]`. There must be an item."""
-        [frames] = call_python(self._frames, (), [], [tf.TensorSpec([2], tf.int64)])
+        [frames] = call_method(self._frames, (), [], [tf.TensorSpec([2], tf.int64)])
         return frames
 
     def _frames(self) -> list[Array]:
@@ -111,7 +111,7 @@ class RingStorage(tf.train.experimental.PythonState):
         """
         specs = [*self._columns.with_axes(plan.axes), tf.TensorSpec(plan.axes, tf.int64)]
         numbers = tf.stack([frames[1], *part])
-        *leaves, ids = call_python(self._read, (plan.sample_batch_size, plan.num_steps), [numbers], specs)
+        *leaves, ids = call_method(self._read, (plan.sample_batch_size, plan.num_steps), [numbers], specs)
         return leaves, ids
 
     def _read(self, batch_size: int | None, num_steps: int | None, numbers: Array) -> list[Any]:
@@ -124,7 +124,7 @@ class RingStorage(tf.train.experimental.PythonState):
     def gather_all(self) -> list[Any]:
         """Returns all items `[batch_size, T, ...]`."""
         specs = self._columns.with_axes([self._columns.batch_size, None])
-        return list(call_python(self._read_all, (), [], specs))
+        return list(call_method(self._read_all, (), [], specs))
 
     def _read_all(self) -> list[Array]:
         with self._lock:
@@ -142,7 +142,7 @@ class RingStorage(tf.train.experimental.PythonState):
 
     def num_frames(self) -> Any:  # noqa: ANN401, a tensor
         """Number of items stored, an int64 tensor `[]`."""
-        [number] = call_python(self._num_frames, (), [], [tf.TensorSpec([], tf.int64)])
+        [number] = call_method(self._num_frames, (), [], [tf.TensorSpec([], tf.int64)])
         return number
 
     def _num_frames(self) -> list[Any]:
@@ -151,7 +151,7 @@ class RingStorage(tf.train.experimental.PythonState):
 
     def clear(self) -> Any:  # noqa: ANN401, an operation
         """Removes all items; returns the operation if called in a graph."""
-        operation = call_python(self._clear, (), [], [])
+        operation = call_method(self._clear, (), [], [])
         return None if tf.executing_eagerly() else operation
 
     def _clear(self) -> list[Array]:
