@@ -215,7 +215,7 @@ def array_converter(framework: str) -> ConvertLeaves:
         return lambda leaves: leaves
     with importing_extra(framework, f"a dataset with framework={framework!r}"):
         module = importlib.import_module(framework)
-    convert_array = _torch_converter(module) if framework == "torch" else module.device_put
+    convert_array: Callable[[Array], Any] = module.device_put if framework == "jax" else _as_tensor
 
     def convert(leaves: list[Any]) -> list[Any]:
         return [_converted(convert_array, leaf) for leaf in leaves]
@@ -229,10 +229,7 @@ def _converted(convert_array: Callable[[Array], Any], leaf: Any) -> Any:  # noqa
     return leaf if leaf.dtype == object else convert_array(leaf)
 
 
-def _torch_converter(torch: Any) -> Callable[[Array], Any]:  # noqa: ANN401, a module
-    def tensor(array: Array) -> Any:  # noqa: ANN401, a tensor
-        if array.dtype.name == "bfloat16":
-            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(np.asarray(array))
+def _as_tensor(array: Array) -> Any:  # noqa: ANN401, a tensor
+    from engram._torch_tensors import as_tensor  # noqa: PLC0415, imports PyTorch
 
-    return tensor
+    return as_tensor(array, None)
