@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::pool::Pool;
-use engram_core::text::count;
 use engram_core::{Error, OpSink, Result, TableOptions, TableState, Volatile};
 use parking_lot::{Mutex, RwLock};
 use rand_xoshiro::SplitMix64;
@@ -15,9 +14,9 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use crate::clock::{Clock, SystemClock};
 use crate::disk::Storage;
-use crate::lease::Sample;
 use crate::table::Table;
-use crate::ticket::{JournalSpace, SampleTicket, UntilDurable};
+use crate::table_context::TableContext;
+use crate::ticket::{JournalSpace, UntilDurable};
 pub use durable::OpenOptions;
 
 /// A store's tables. In-process stores and servers use tables only through an engine.
@@ -29,7 +28,7 @@ pub struct Engine {
     reserved_names: Mutex<BTreeSet<String>>,
     /// Locked for reading while a table is created or added, so that closing waits for that.
     is_closed: RwLock<bool>,
-    clock: Arc<dyn Clock>,
+    context: Arc<TableContext>,
     backend: Backend,
     /// Locked while a checkpoint is written: one at a time.
     checkpoint_lock: Mutex<()>,
@@ -38,8 +37,6 @@ pub struct Engine {
     number_count: AtomicU64,
     /// Seed of the unique numbers.
     entropy: u64,
-    /// Number of items in unfinished chunks of in-process writers.
-    unsent_items: AtomicU64,
 }
 
 /// Where changes of the tables are recorded.
@@ -93,12 +90,11 @@ impl Engine {
             tables: RwLock::default(),
             reserved_names: Mutex::default(),
             is_closed: RwLock::new(false),
-            clock,
+            context: Arc::new(TableContext::new(clock)),
             backend,
             checkpoint_lock: Mutex::default(),
             pool: Arc::default(),
             number_count: AtomicU64::new(0),
-            unsent_items: AtomicU64::new(0),
             entropy,
         }
     }
@@ -108,6 +104,14 @@ impl Engine {
         match &self.backend {
             Backend::Memory(sink) => Arc::clone(sink),
             Backend::Disk { storage, .. } => storage.sink(number),
+        }
+    }
+
+    /// The number of a new table in the store's files; 0 in memory.
+    fn next_table_number(&self) -> u64 {
+        match &self.backend {
+            Backend::Memory(_) => 0,
+            Backend::Disk { next_table, .. } => next_table.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -142,31 +146,15 @@ impl Engine {
 
     /// Records that a writer now has `current` items in unfinished chunks; it last reported `previous`.
     pub fn update_unsent(&self, previous: u64, current: u64) {
-        self.unsent_items
+        self.context
+            .unsent_items
             .fetch_add(current.wrapping_sub(previous), Ordering::Relaxed);
     }
 
-    /// Returns a note about items in unfinished chunks of writers, because of which a table may have
-    /// fewer items than were appended. `None` if there are none.
+    /// As [`unsent_items_note`](crate::unsent_items_note), for the writers of this engine.
     #[must_use]
     pub fn unsent_items_note(&self) -> Option<String> {
-        unsent_items_note(self.unsent_items.load(Ordering::Relaxed))
-    }
-
-    /// Ends a sample at its deadline, `seconds` after it began. Returns the sample if it was completed in
-    /// the meantime. Otherwise, the drawn items return to the table.
-    ///
-    /// # Errors
-    /// [`Error::DeadlineExceeded`] with the number of items drawn and why no more were.
-    pub fn finish_at_deadline(&self, ticket: SampleTicket, seconds: f64) -> Result<Sample> {
-        ticket
-            .cancel(seconds)
-            .map_err(|error| match (error, self.unsent_items_note()) {
-                (Error::DeadlineExceeded(text), Some(note)) => {
-                    Error::DeadlineExceeded(format!("{text}; {note}"))
-                }
-                (error, _) => error,
-            })
+        self.context.unsent_items_note()
     }
 
     /// Creates an empty table.
@@ -186,21 +174,13 @@ impl Engine {
             return Err(name_exists(&options.name));
         }
         let name = options.name.clone();
-        let clock = Arc::clone(&self.clock);
-        let table = match &self.backend {
-            Backend::Memory(sink) => Table::new(options, clock, Arc::clone(sink))?,
-            Backend::Disk {
-                storage,
-                next_table,
-            } => {
-                let number = next_table.fetch_add(1, Ordering::Relaxed);
-                let sink = storage.sink(number);
-                let state = TableState::new(Arc::new(options), Arc::clone(&sink))?;
-                storage.record_table_created(number, state.options());
-                Table::from_state(state, number, clock, sink)
-            }
-        };
-        let table = Arc::new(table);
+        let number = self.next_table_number();
+        let sink = self.sink(number);
+        let state = TableState::new(Arc::new(options), Arc::clone(&sink))?;
+        if let Backend::Disk { storage, .. } = &self.backend {
+            storage.record_table_created(number, state.options());
+        }
+        let table = Table::from_state(state, number, &self.context, sink);
         tables.insert(name, Arc::clone(&table));
         Ok(table)
     }
@@ -284,16 +264,6 @@ impl Engine {
 #[must_use]
 pub fn derive_number(entropy: u64, number: u64) -> u64 {
     SplitMix64::seed_from_u64(entropy.wrapping_add(number)).next_u64()
-}
-
-/// Returns a note about this many items of all tables in unfinished chunks; `None` if there are none.
-#[must_use]
-pub fn unsent_items_note(items: u64) -> Option<String> {
-    (items > 0).then(|| {
-        let them = if items == 1 { "it" } else { "them" };
-        let items = count(items, "item");
-        format!("writers hold {items} for this or other tables in unfinished chunks; call `flush` to send {them}")
-    })
 }
 
 fn name_exists(name: &str) -> Error {

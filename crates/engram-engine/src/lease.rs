@@ -10,36 +10,51 @@ use std::sync::Arc;
 
 use engram_core::gather::{Columns, Estimate, LengthPolicy, gather};
 use engram_core::pool::Pool;
-use engram_core::{Draw, Error, Result};
+use engram_core::{Draw, Error, Result, SampledItemInfo};
 
 use crate::table::Table;
 use crate::ticket::UntilDurable;
 use crate::unreadable::UnreadableItems;
+
+/// Items as columns.
+#[derive(Debug)]
+pub struct Batch {
+    /// Data of the items.
+    pub columns: Columns,
+    /// Key, priority and sampling information of each item.
+    pub infos: Vec<SampledItemInfo>,
+}
 
 /// Result of a sampling call.
 #[derive(Debug)]
 pub struct Sample {
     /// The table of the items.
     pub table: Arc<Table>,
-    /// The drawn items: as many as requested; fewer if the call has a smaller minimum; possibly none for
-    /// [`SampleTicket::take_partial`](crate::SampleTicket::take_partial).
+    /// The drawn items: as many as requested, or fewer if the call has a smaller minimum.
     pub draws: Vec<Draw>,
     /// Their lease, if one was requested.
     pub lease: Option<Lease>,
 }
 
 impl Sample {
-    /// Copies the items into columns.
+    /// Copies the items into a batch; also returns the lease.
     ///
     /// # Errors
     /// Those of [`gather`], as converted by [`Self::remove_unreadable`]. The items that it did not remove return to
     /// the table if they were leased.
-    pub fn gather(self, length_policy: LengthPolicy, pool: &Arc<Pool>) -> Result<(Columns, Self)> {
+    pub fn gather(
+        self,
+        length_policy: LengthPolicy,
+        pool: &Arc<Pool>,
+    ) -> Result<(Batch, Option<Lease>)> {
         let columns = gather(&self.draws, length_policy, pool);
-        self.with_columns(columns, pool)
+        let (columns, sample) = self.with_columns(columns, pool)?;
+        let infos = sample.draws.iter().map(Draw::info).collect();
+        Ok((Batch { columns, infos }, sample.lease))
     }
 
-    /// Like [`Self::gather`], for draws whose batch was estimated. `estimate` must be that of these draws.
+    /// Copies the items into columns, like [`Self::gather`], for draws whose batch was estimated. `estimate` must be
+    /// that of these draws.
     ///
     /// # Errors
     /// As [`Self::gather`].
@@ -92,6 +107,25 @@ impl Sample {
     }
 }
 
+/// A lease on the items of a batch, in this process or on a server. Dropping it returns them to their table.
+pub trait BatchLease {
+    /// A future that is ready once an acknowledgement is durable, and all earlier ones.
+    type Durable: Future<Output = Result<()>> + Send + Unpin;
+
+    /// Makes the first `n` samples final (or all, if there are fewer) and returns the other items to the table. Returns
+    /// a future if the acknowledgement must be durable: it removes items from a durable store, and after a restart these
+    /// items must not be sampled again.
+    fn acknowledge_first(self, n: usize) -> Option<Self::Durable>;
+
+    /// Makes all samples final. The result is that of [`Self::acknowledge_first`].
+    fn acknowledge(self) -> Option<Self::Durable>
+    where
+        Self: Sized,
+    {
+        self.acknowledge_first(usize::MAX)
+    }
+}
+
 /// Leased draws. Acknowledging them makes the samples final; dropping the lease returns the items to
 /// their table.
 #[derive(Debug)]
@@ -126,19 +160,6 @@ impl Lease {
         self.table.options().max_times_sampled > 0 && self.table.sink.is_durable()
     }
 
-    /// Makes all samples final. Returns a future that is ready once that is durable, if it must be:
-    /// see [`Self::needs_durable_acknowledgement`].
-    #[expect(
-        clippy::must_use_candidate,
-        reason = "not every caller waits until it is durable"
-    )]
-    pub fn acknowledge(mut self) -> Option<UntilDurable> {
-        let handles = std::mem::take(&mut self.handles);
-        self.table.acknowledge(&handles);
-        self.needs_durable_acknowledgement()
-            .then(|| self.table.until_durable())
-    }
-
     /// Makes the samples final for which `is_final` yields true, and returns the other items to the table.
     fn acknowledge_each(mut self, mut is_final: impl Iterator<Item = bool>) {
         let handles = std::mem::take(&mut self.handles);
@@ -148,15 +169,17 @@ impl Lease {
         self.handles = returned;
         self.table.acknowledge(&acknowledged);
     }
+}
 
-    /// Makes the first `n` samples final (or all, if there are fewer) and returns the other items to the table.
-    /// The result is that of [`Self::acknowledge`].
-    #[expect(
-        clippy::must_use_candidate,
-        reason = "not every caller waits until it is durable"
-    )]
-    pub fn acknowledge_first(mut self, n: usize) -> Option<UntilDurable> {
-        self.split_first(n).acknowledge()
+impl BatchLease for Lease {
+    type Durable = UntilDurable;
+
+    fn acknowledge_first(mut self, n: usize) -> Option<UntilDurable> {
+        // Dropping the lease returns the others.
+        let acknowledged = std::mem::take(&mut self.split_first(n).handles);
+        self.table.acknowledge(&acknowledged);
+        self.needs_durable_acknowledgement()
+            .then(|| self.table.until_durable())
     }
 }
 

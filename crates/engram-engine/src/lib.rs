@@ -19,8 +19,10 @@ pub mod scan;
 pub mod session;
 pub mod stream;
 pub mod table;
+mod table_context;
 pub mod table_info;
 pub mod ticket;
+mod timer;
 mod unreadable;
 mod wait;
 
@@ -32,15 +34,16 @@ pub use disk::{
     InspectedTable, Inspection, Interrupted, InvalidRecord, ReadProgress, SaveContents, SaveTarget,
     SavedBuffer, StorageOptions, inspect,
 };
-pub use engine::{Engine, OpenOptions, derive_number, unsent_items_note};
+pub use engine::{Engine, OpenOptions, derive_number};
 pub use huge_pages::request_huge_pages;
-pub use lease::{Lease, Sample};
+pub use lease::{Batch, BatchLease, Lease, Sample};
 pub use outbox::{Outbox, Until};
 pub use replay_buffer::{BufferFlush, ReplayBuffer};
 pub use scan::{Scan, ScanOptions};
 pub use session::SessionRun;
-pub use stream::{Stream, StreamBatch, StreamOptions};
-pub use table::Table;
+pub use stream::{NextBatch, Stream, StreamOptions};
+pub use table::{SampleOptions, Table};
+pub use table_context::unsent_items_note;
 pub use table_info::TableInfo;
 pub use ticket::{InsertTicket, JournalSpace, SampleTicket, UntilDurable};
 pub use wait::{WaitOptions, WaitOutcome, wait};

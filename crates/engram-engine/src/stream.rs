@@ -13,19 +13,20 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engram_core::gather::{Columns, LengthPolicy};
+use engram_core::gather::LengthPolicy;
 use engram_core::pool::Pool;
-use engram_core::{Draw, Error, Result};
+use engram_core::{Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::delivery_tracker::{DeliveryTracker, LeaseOutcome};
-use crate::lease::Lease;
-use crate::table::Table;
+use crate::lease::{Batch, BatchLease, Lease};
+use crate::table::{SampleOptions, Table};
 use crate::ticket::UntilDurable;
 use crate::wait::{WaitOptions, WaitOutcome, wait};
 
@@ -92,15 +93,6 @@ impl StreamOptions {
     }
 }
 
-/// A batch of a stream.
-#[derive(Debug)]
-pub struct StreamBatch {
-    /// The gathered data.
-    pub columns: Columns,
-    /// The sampled items. Their trajectories keep the chunks alive.
-    pub draws: Vec<Draw>,
-}
-
 /// The reader's end of a running prefetch thread.
 ///
 /// The reader reports how many of the stream's items it has delivered in total. The stream
@@ -136,7 +128,7 @@ struct Prefetcher {
 /// Batches that the reader has not requested yet.
 #[derive(Debug, Default)]
 struct ReadyBatches {
-    batches: VecDeque<(StreamBatch, Lease)>,
+    batches: VecDeque<(Batch, Lease)>,
     /// Result of the prefetch thread; `None` while it runs.
     ended: Option<Result<()>>,
 }
@@ -145,7 +137,7 @@ struct ReadyBatches {
 #[derive(Debug)]
 pub enum NextBatch {
     /// A batch.
-    Batch(StreamBatch),
+    Batch(Batch),
     /// All batches were read, the deadline passed, or the stream is closed.
     End,
     /// The wait was interrupted.
@@ -214,7 +206,7 @@ impl Stream {
         let mut ready = self.prefetcher.ready.lock();
         loop {
             if let Some((batch, lease)) = ready.batches.pop_front() {
-                self.deliveries.push(batch.draws.len(), lease);
+                self.deliveries.push(batch.infos.len(), lease);
                 self.prefetcher.changed.notify_all();
                 return Ok(NextBatch::Batch(batch));
             }
@@ -334,30 +326,29 @@ impl Prefetcher {
             if n == 0 {
                 return Ok(());
             }
-            let mut ticket = self.table.sample_some(n, at_least, true)?;
+            let options = SampleOptions {
+                n,
+                at_least,
+                lease: true,
+                timeout: None,
+            };
+            let mut sampled = pin!(self.table.sample_batch(options, length_policy, &self.pool));
             let mut wait_options = WaitOptions {
                 deadline: None,
                 interrupted: &mut || self.is_stopped(),
             };
-            let sample = match wait(&mut ticket, &mut wait_options) {
-                WaitOutcome::Ready(sample) => sample?,
+            let (batch, lease) = match wait(&mut sampled, &mut wait_options) {
+                WaitOutcome::Ready(sampled) => sampled?,
                 WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(()),
             };
-            items_fetched += sample.draws.len() as u64;
-            let (columns, sample) = sample.gather(length_policy, &self.pool)?;
-            let Some(lease) = sample.lease else {
+            let Some(lease) = lease else {
                 return Ok(());
             };
             if self.is_stopped() {
                 return Ok(());
             }
-            self.ready.lock().batches.push_back((
-                StreamBatch {
-                    columns,
-                    draws: sample.draws,
-                },
-                lease,
-            ));
+            items_fetched += batch.infos.len() as u64;
+            self.ready.lock().batches.push_back((batch, lease));
             self.changed.notify_all();
             batches_fetched += 1;
         }

@@ -4,6 +4,8 @@
 //! before it releases the lock: for example, an insert completes a sample that waits for the item.
 //! The work done per lock hold is bounded. `serve.rs` explains the queues.
 
+mod expiry;
+mod sample;
 mod serve;
 mod tickets;
 
@@ -21,13 +23,14 @@ use engram_core::{
 };
 use parking_lot::Mutex;
 
-use crate::clock::Clock;
 use crate::fair_mutex::FairMutex;
 use crate::outbox_id::OutboxId;
 use crate::session::SessionRun;
+use crate::table_context::TableContext;
 use crate::table_info::{Meter, TableInfo};
-use crate::ticket::{InsertTicket, JournalSpace, SampleTicket, UntilDurable};
-use serve::{AfterUnlock, LockedTable, SessionCursor, WaitingInsert, WaitingSample};
+use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
+pub use sample::SampleOptions;
+use serve::{AfterUnlock, LockedTable, SessionCursor, WaitingInsert};
 pub(crate) use tickets::QueueState;
 
 /// Maximum number of unleased draws made final per lock hold.
@@ -41,45 +44,31 @@ const MAX_RETURNED_PER_LOCK: usize = 8192;
 /// If no caller can be woken, the thread itself continues.
 const MAX_EXTRA_LOCK_HOLDS: usize = 4;
 
-/// Maximum number of draws for which memory is allocated before the table is locked.
-const MAX_PREALLOCATED: usize = 1 << 20;
-
 /// A table whose insert and sample calls can wait.
 #[derive(Debug)]
 pub struct Table {
     /// Number in the store's files; 0 in memory.
     number: u64,
     options: Arc<TableOptions>,
-    clock: Arc<dyn Clock>,
+    pub(crate) context: Arc<TableContext>,
     pub(crate) sink: Arc<dyn OpSink>,
     state: FairMutex<LockedTable>,
     /// Locked while a snapshot is taken: one at a time.
     snapshot_lock: Mutex<()>,
     /// True once the table was closed: for callers that check it often and need no lock otherwise.
     is_closed: AtomicBool,
+    /// Removes expired items when it is woken.
+    expiry_waker: Waker,
 }
 
 impl Table {
-    /// Creates an empty table, which records its changes in `sink`.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] for invalid options.
-    pub fn new(
-        options: TableOptions,
-        clock: Arc<dyn Clock>,
-        sink: Arc<dyn OpSink>,
-    ) -> Result<Self> {
-        let state = TableState::new(Arc::new(options), Arc::clone(&sink))?;
-        Ok(Self::from_state(state, 0, clock, sink))
-    }
-
     /// Creates a table with this state, which records its changes in `sink`.
     pub(crate) fn from_state(
         state: TableState,
         number: u64,
-        clock: Arc<dyn Clock>,
+        context: &Arc<TableContext>,
         sink: Arc<dyn OpSink>,
-    ) -> Self {
+    ) -> Arc<Self> {
         let options = Arc::clone(state.options());
         let state = FairMutex::new(LockedTable {
             state,
@@ -90,16 +79,18 @@ impl Table {
             close_reason: None,
             meter: Meter::default(),
             unreadable_items: 0,
+            expiry_alarm: None,
         });
-        Self {
+        Arc::new_cyclic(|table| Self {
             number,
             options,
-            clock,
+            context: Arc::clone(context),
             sink,
             state,
             snapshot_lock: Mutex::default(),
             is_closed: AtomicBool::new(false),
-        }
+            expiry_waker: expiry::waker(table),
+        })
     }
 
     /// The table's number in the store's files; 0 in memory.
@@ -136,6 +127,7 @@ impl Table {
             let (mut locked, now) = self.lock(&mut after);
             let result = work(&mut locked, &mut after, now);
             locked.serve(&mut after, now);
+            self.set_expiry_alarm(&mut locked, now);
             result
         };
         for extra_lock_holds in 0.. {
@@ -149,6 +141,7 @@ impl Table {
             let (mut locked, now) = self.lock(&mut after);
             if extra_lock_holds < MAX_EXTRA_LOCK_HOLDS || !locked.hand_over(&mut after) {
                 locked.serve(&mut after, now);
+                self.set_expiry_alarm(&mut locked, now);
             }
         }
         result
@@ -158,7 +151,7 @@ impl Table {
     fn lock(&self, after: &mut AfterUnlock) -> (MutexGuard<'_, LockedTable>, u64) {
         loop {
             let mut locked = self.state.lock();
-            let now = self.clock.now();
+            let now = self.context.clock.now();
             if locked.state.expire(now, &mut after.deferred) {
                 return (locked, now);
             }
@@ -265,60 +258,6 @@ impl Table {
         } else {
             0
         }
-    }
-
-    /// Samples exactly `n` items, waiting for them if necessary. If `leased`, the sample has a lease, which the caller
-    /// acknowledges or drops; otherwise it is final.
-    ///
-    /// # Errors
-    /// [`Error::Unsatisfiable`] if the table can never yield `n` items; [`Error::InvalidArgument`] if `n` is 0;
-    /// [`Error::Closed`].
-    pub fn sample(self: &Arc<Self>, n: usize, leased: bool) -> Result<SampleTicket> {
-        self.sample_some(n, n, leased)
-    }
-
-    /// Samples up to `n` items. If at least `at_least` are available, returns them instead of waiting
-    /// for `n`.
-    ///
-    /// # Errors
-    /// Those of [`Self::sample`], but [`Error::Unsatisfiable`] only if the table can never yield `at_least` items;
-    /// [`Error::InvalidArgument`] unless `at_least` is from 1 to `n`.
-    pub fn sample_some(
-        self: &Arc<Self>,
-        n: usize,
-        at_least: usize,
-        leased: bool,
-    ) -> Result<SampleTicket> {
-        if at_least > n || (at_least == 0 && n > 0) {
-            return Err(Error::InvalidArgument(format!(
-                "`at_least` must be from 1 to the number of samples ({n}); got {at_least}"
-            )));
-        }
-        let mut draws = Vec::with_capacity(n.min(MAX_PREALLOCATED));
-        let id = self.change(|locked, after, _| {
-            locked.check_open()?;
-            locked.state.check_sample(at_least)?;
-            if locked.samples.is_empty() && locked.state.can_draw_at_once(n) {
-                let count = locked
-                    .state
-                    .draw(n, leased, &mut draws, &mut after.deferred);
-                locked.meter.samples += count as u64;
-                return Ok(None);
-            }
-            let id = locked.new_ticket_id();
-            locked.samples.insert(
-                id,
-                WaitingSample {
-                    n,
-                    at_least,
-                    served: n == 0,
-                    draws: std::mem::take(&mut draws),
-                    waker: None,
-                },
-            );
-            Ok(Some(id))
-        })?;
-        Ok(SampleTicket::new(self, (n, at_least), leased, id, draws))
     }
 
     /// Sets priorities; returns how many of the keys exist.

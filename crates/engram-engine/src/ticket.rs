@@ -3,12 +3,14 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
 
 use engram_core::text::count;
 use engram_core::{Draw, Error, Lsn, OpSink, Result};
 
 use crate::lease::{Lease, Sample};
 use crate::table::{QueueState, Table};
+use crate::timer::Alarm;
 
 /// The reason for a sample that waited because all items were drawn, once its own are back in the table.
 const NO_OTHER_ITEM: &str =
@@ -130,6 +132,17 @@ pub struct SampleTicket {
     /// Id in the table's queue; `None` once the draws are in `draws` or were returned to the caller.
     id: Option<u64>,
     draws: Vec<Draw>,
+    deadline: Option<Deadline>,
+}
+
+/// When a call stops waiting.
+#[derive(Debug)]
+struct Deadline {
+    time: Instant,
+    /// The timeout that ends then, for the error text.
+    seconds: f64,
+    /// Wakes the task that waits, and that task's waker.
+    alarm: Option<(Alarm, Waker)>,
 }
 
 impl SampleTicket {
@@ -147,7 +160,24 @@ impl SampleTicket {
             leased,
             id,
             draws,
+            deadline: None,
         }
+    }
+
+    /// Limits the wait to this many seconds from now; `None` means no limit, also for a timeout too long for an
+    /// `Instant`. At the deadline, the ticket is ready with the items drawn so far if they are at least the minimum;
+    /// otherwise they return to the table, and it fails with [`Error::DeadlineExceeded`].
+    #[must_use]
+    pub fn with_timeout(mut self, seconds: Option<f64>) -> Self {
+        self.deadline = seconds.and_then(|seconds| {
+            let timeout = Duration::try_from_secs_f64(seconds).ok()?;
+            Some(Deadline {
+                time: Instant::now().checked_add(timeout)?,
+                seconds,
+                alarm: None,
+            })
+        });
+        self
     }
 
     /// The table that the items are drawn from.
@@ -167,21 +197,44 @@ impl SampleTicket {
         }
     }
 
-    /// Stops waiting and returns the items drawn so far, perhaps none. Without a lease, their samples are final.
-    #[must_use]
-    pub fn take_partial(mut self) -> Sample {
-        if let Some(id) = self.id.take() {
-            self.draws = self.table.end_sample(id, self.leased);
+    fn poll_sample(&mut self, waker: &Waker) -> Poll<Result<Sample>> {
+        // Draws are logged: wait while the journal's buffer is full.
+        ready!(self.table.sink.poll_space(waker))?;
+        if let Some(id) = self.id {
+            match self.table.poll_sample(id, self.leased, waker)? {
+                QueueState::Waiting => return Poll::Pending,
+                QueueState::Done(draws) => {
+                    self.id = None;
+                    self.draws = draws;
+                }
+            }
         }
-        self.take_sample()
+        Poll::Ready(Ok(self.take_sample()))
     }
 
-    /// Stops waiting. Returns the sample if it was completed in the meantime; otherwise returns the
-    /// items drawn so far to the table. `seconds` is the time waited, for the error text.
+    /// Ends the wait if its deadline has passed; otherwise, the task will be woken then.
+    fn poll_deadline(&mut self, waker: &Waker) -> Poll<Result<Sample>> {
+        let Some(deadline) = &mut self.deadline else {
+            return Poll::Pending;
+        };
+        if deadline.time <= Instant::now() {
+            let seconds = deadline.seconds;
+            return Poll::Ready(self.finish_at_deadline(seconds));
+        }
+        let alarm = deadline.alarm.as_ref();
+        if !alarm.is_some_and(|(_, woken)| woken.will_wake(waker)) {
+            let alarm = (self.table.context.timer).wake_at(deadline.time, waker.clone());
+            deadline.alarm = Some((alarm, waker.clone()));
+        }
+        Poll::Pending
+    }
+
+    /// Returns the sample if it was completed in the meantime, with fewer than `n` draws if they are enough. Otherwise
+    /// returns the items drawn so far to the table. `seconds` is the time waited, for the error text.
     ///
     /// # Errors
-    /// [`Error::DeadlineExceeded`] with the number of items drawn.
-    pub fn cancel(mut self, seconds: f64) -> Result<Sample> {
+    /// [`Error::DeadlineExceeded`] with the number of items drawn, and why no more were.
+    fn finish_at_deadline(&mut self, seconds: f64) -> Result<Sample> {
         let before = self.table.info();
         if let Some(id) = self.id.take() {
             match self.table.withdraw_sample(id, self.leased) {
@@ -206,9 +259,12 @@ impl SampleTicket {
                     } else {
                         before.sampling_blocked
                     };
-                    let reason = blocked.map_or_else(String::new, |why| format!("; {why}"));
+                    let reasons = [blocked, self.table.context.unsent_items_note()];
+                    let reasons = reasons.into_iter().flatten();
+                    let reasons =
+                        reasons.fold(String::new(), |text, reason| format!("{text}; {reason}"));
                     return Err(Error::DeadlineExceeded(format!(
-                        "table `{}` had {drawn} of {} available within {seconds} s{minimum}{returned}{reason}",
+                        "table `{}` had {drawn} of {} available within {seconds} s{minimum}{returned}{reasons}",
                         self.table.options().name,
                         count(self.n, "sample"),
                     )));
@@ -224,18 +280,10 @@ impl Future for SampleTicket {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Sample>> {
         let this = self.get_mut();
-        // Draws are logged: wait while the journal's buffer is full.
-        ready!(this.table.sink.poll_space(context.waker()))?;
-        if let Some(id) = this.id {
-            match this.table.poll_sample(id, this.leased, context.waker())? {
-                QueueState::Waiting => return Poll::Pending,
-                QueueState::Done(draws) => {
-                    this.id = None;
-                    this.draws = draws;
-                }
-            }
+        match this.poll_sample(context.waker()) {
+            Poll::Pending => this.poll_deadline(context.waker()),
+            ready @ Poll::Ready(_) => ready,
         }
-        Poll::Ready(Ok(this.take_sample()))
     }
 }
 

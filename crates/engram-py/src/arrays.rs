@@ -17,13 +17,25 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::dtypes;
 use crate::errors;
-use crate::gil::ForkGuard;
+use crate::gil::forks;
 
 /// Owns a buffer for the arrays that refer to it.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 struct Owner {
-    _bytes: ForkGuard<PooledBytes>,
+    bytes: Option<PooledBytes>,
+    /// Result of [`forks`] in the process that created it.
+    forks: u64,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // Keeps the GIL, because freeing a buffer takes less time than acquiring the GIL again. It acquires the pool's
+        // lock, which a forked child must not do.
+        if self.forks != forks() {
+            std::mem::forget(self.bytes.take());
+        }
+    }
 }
 
 /// Returns a writable array of `shape` that owns the buffer.
@@ -54,8 +66,8 @@ pub(crate) fn from_bytes<'py>(
     let owner = Bound::new(
         py,
         Owner {
-            // Dropping it acquires the pool's lock, which a forked child must not do.
-            _bytes: ForkGuard::new("batch", bytes),
+            bytes: Some(bytes),
+            forks: forks(),
         },
     )?;
     // SAFETY: `data` is aligned to 64 bytes, spans at least the bytes of the array, and nothing else refers to it.

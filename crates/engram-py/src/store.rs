@@ -8,12 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engram_core::{RateLimits, TableOptions};
-use engram_engine::{Engine, Stream, StreamOptions};
+use engram_core::{RateLimits, Result, TableOptions};
+use engram_engine::{Engine, SampleOptions, Stream, StreamOptions, Table};
 use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls};
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -291,8 +292,13 @@ impl Store {
         let length_policy = length_policy(pad);
         match self.tables(py)? {
             Tables::Local(engine) => {
-                let n = (n, at_least.unwrap_or(n));
-                sample_local(py, &engine, table, n, timeout, length_policy)
+                let options = SampleOptions {
+                    n,
+                    at_least: at_least.unwrap_or(n),
+                    lease: false,
+                    timeout: timeout.as_option(),
+                };
+                sample_local(py, &engine, table, options, length_policy)
             }
             Tables::Remote(remote) => {
                 let request = BatchRequest {
@@ -388,9 +394,8 @@ impl Store {
         let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
         match self.tables(py)? {
             Tables::Local(engine) => {
-                let update = || engine.table(table)?.update_priorities(&keys, &priorities);
-                let matched = detached(py, update)?;
-                finish_local_change(py, &engine, matched, wait)
+                let update = |table: &Table| table.update_priorities(&keys, &priorities);
+                change_local(py, &engine, table, wait, update)
             }
             Tables::Remote(remote) => remote.update_priorities(py, table, &keys, &priorities, wait),
         }
@@ -456,8 +461,7 @@ impl Store {
         let keys = keys.as_slice()?.to_vec();
         match self.tables(py)? {
             Tables::Local(engine) => {
-                let matched = detached(py, || engine.table(table)?.delete(&keys))?;
-                finish_local_change(py, &engine, matched, wait)
+                change_local(py, &engine, table, wait, |table| table.delete(&keys))
             }
             Tables::Remote(remote) => {
                 remote.finish_change(py, remote.client.delete(table, &keys), wait)
@@ -517,18 +521,24 @@ impl Store {
     }
 }
 
-/// Completes a change. With `wait`, waits until the change is durable and returns the number of keys found. Otherwise
-/// waits until the journal has space and returns `None`.
-fn finish_local_change(
+/// Changes a table. With `wait`, waits until the change is durable and returns the number of keys found. Otherwise waits
+/// until the journal has space and returns `None`.
+fn change_local(
     py: Python<'_>,
     engine: &Engine,
-    matched: usize,
+    table: &str,
     wait: bool,
+    change: impl FnOnce(&Table) -> Result<usize> + Send,
 ) -> PyResult<Option<usize>> {
-    if wait {
-        wait_for(py, &mut engine.until_durable(), None)?;
-    } else {
-        wait_for(py, &mut engine.journal_space(), None)?;
-    }
-    Ok(wait.then_some(matched))
+    let mut changed = pin!(async {
+        let matched = change(&*engine.table(table)?)?;
+        if wait {
+            engine.until_durable().await?;
+        } else {
+            engine.journal_space().await?;
+        }
+        Ok(matched)
+    });
+    let matched = wait_for(py, &mut changed, None)?;
+    Ok(matched.filter(|_| wait))
 }

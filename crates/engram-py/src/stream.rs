@@ -4,11 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use engram_core::gather::Columns;
-use engram_core::{Draw, Result, SampledItemInfo};
-use engram_engine::stream::NextBatch;
-use engram_engine::{Stream, WaitOptions, WaitOutcome};
-use engram_rpc::client::{RemoteNextBatch, RemoteStream};
+use engram_core::Result;
+use engram_engine::{NextBatch, Stream, WaitOptions, WaitOutcome};
+use engram_rpc::client::RemoteStream;
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
@@ -24,30 +22,12 @@ pub(crate) enum BatchStream {
     Remote(Box<RemoteStream>),
 }
 
-/// What [`BatchStream::next`] returns.
-enum Fetched {
-    Batch(Columns, Vec<SampledItemInfo>),
-    End,
-    Interrupted,
-}
-
 impl BatchStream {
-    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<Fetched> {
-        Ok(match self {
-            Self::Local(stream) => match stream.next(options)? {
-                NextBatch::Batch(batch) => {
-                    let infos = batch.draws.iter().map(Draw::info).collect();
-                    Fetched::Batch(batch.columns, infos)
-                }
-                NextBatch::End => Fetched::End,
-                NextBatch::Interrupted => Fetched::Interrupted,
-            },
-            Self::Remote(stream) => match stream.next(options)? {
-                RemoteNextBatch::Batch(batch) => Fetched::Batch(batch.columns, batch.infos),
-                RemoteNextBatch::End => Fetched::End,
-                RemoteNextBatch::Interrupted => Fetched::Interrupted,
-            },
-        })
+    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
+        match self {
+            Self::Local(stream) => stream.next(options),
+            Self::Remote(stream) => stream.next(options),
+        }
     }
 
     fn deliver(&mut self, items: u64) -> bool {
@@ -175,8 +155,8 @@ impl PyStream {
             Self::lock(stream).next(&mut options)
         });
         match next.map_err(|error| errors::to_py(py, &error))? {
-            Fetched::Batch(columns, infos) => {
-                let batch = Batch::new(py, columns, infos, self.single);
+            NextBatch::Batch(batch) => {
+                let batch = Batch::new(py, batch.columns, batch.infos, self.single);
                 if batch.is_err() {
                     py.detach(|| Self::lock(stream).return_last());
                 }
@@ -184,7 +164,7 @@ impl PyStream {
             }
             // If no signal handler raised, this is the end, the timeout has passed, or another thread closed the
             // stream.
-            Fetched::End | Fetched::Interrupted => raised.map_or(Ok(None), Err),
+            NextBatch::End | NextBatch::Interrupted => raised.map_or(Ok(None), Err),
         }
     }
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use engram_codec::{CallBudget, ReplyMessage, ReplyStream, Reservation};
 use engram_core::gather::{LengthPolicy, estimate};
-use engram_core::{Draw, Result as CoreResult};
-use engram_engine::{Lease, Sample, SampleTicket, Table, UntilDurable};
+use engram_core::{Draw, Error, Result as CoreResult};
+use engram_engine::{BatchLease as _, Lease, Sample, SampleOptions, Table, UntilDurable};
 use futures_util::FutureExt as _;
 use prost::Message as _;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::task::consume_budget;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 use tonic::{Status, Streaming};
 
 use crate::item::{ChunkKeyCounter, MAX_SAMPLE_BYTES, encode_sample};
@@ -42,9 +42,6 @@ const DURABILITY_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// How long a response waits until its samples are durably removed, after the server was asked to stop. Shorter than
 /// the time that the server gives connections to close.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How often a waiting request checks a table with a ttl for expired items.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The text of a timeout, which dm-reverb's clients match word for word. It mentions inserts also for samples.
 const TIMEOUT_TEXT: &str =
@@ -259,13 +256,23 @@ impl SampleStream<'_> {
     /// Draws at least one sample; also returns whether it had to wait. Sends the samples encoded so far before it
     /// waits.
     async fn draw(&mut self, request: &SampleRequest) -> Result<(Sample, bool), Status> {
-        let mut ticket = request_samples(request)?;
+        let ticket = request.table.sample_with(SampleOptions {
+            n: request.remaining.min(DRAWS_PER_BATCH),
+            at_least: 1,
+            lease: false,
+            timeout: None,
+        });
+        let mut ticket = ticket.map_err(|error| status(&error))?;
         if let Some(sample) = (&mut ticket).now_or_never() {
             return Ok((sample.map_err(|error| status(&error))?, false));
         }
         self.send().await?;
-        let sample = wait(ticket, request.timeout).await?;
-        Ok((sample, true))
+        let timeout = request.timeout.map(|timeout| timeout.as_secs_f64());
+        match ticket.with_timeout(timeout).await {
+            Ok(sample) => Ok((sample, true)),
+            Err(Error::DeadlineExceeded(_)) => Err(Status::deadline_exceeded(TIMEOUT_TEXT)),
+            Err(error) => Err(status(&error)),
+        }
     }
 
     /// Acknowledges the samples of the response, and passes it to the transport once their removal is as durable as the
@@ -346,40 +353,6 @@ async fn until_durable(mut durable: UntilDurable, service: &ServiceState) -> Res
 /// The status of a stream whose reader is gone.
 fn closed() -> Status {
     Status::cancelled("the client has closed the stream")
-}
-
-/// Requests at least one sample, and at most [`DRAWS_PER_BATCH`].
-fn request_samples(request: &SampleRequest) -> Result<SampleTicket, Status> {
-    // Leased if sampling can remove items: these return to the table if they cannot be sent.
-    let leased = request.table.options().max_times_sampled > 0;
-    let ticket = request
-        .table
-        .sample_some(request.remaining.min(DRAWS_PER_BATCH), 1, leased);
-    ticket.map_err(|error| status(&error))
-}
-
-/// Waits for samples. At the timeout, returns those drawn so far.
-///
-/// # Errors
-/// `DEADLINE_EXCEEDED` if no sample was drawn before the timeout; the errors of the table.
-async fn wait(mut ticket: SampleTicket, timeout: Option<Duration>) -> Result<Sample, Status> {
-    let items_expire = ticket.table().options().ttl.is_some();
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    loop {
-        tokio::select! {
-            biased;
-            sample = &mut ticket => return sample.map_err(|error| status(&error)),
-            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                let sample = ticket.take_partial();
-                if sample.draws.is_empty() {
-                    return Err(Status::deadline_exceeded(TIMEOUT_TEXT));
-                }
-                return Ok(sample);
-            }
-            // Polling the ticket removes expired items, which may let waiting inserts in.
-            () = sleep(POLL_INTERVAL), if items_expire => {}
-        }
-    }
 }
 
 #[cfg(test)]

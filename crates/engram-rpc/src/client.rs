@@ -42,7 +42,7 @@ pub use pending_response::PendingResponse;
 pub use pending_samples::BatchRequest;
 pub use sample_requests::{LeasedBatch, RemoteLease, RemoteSampleTicket};
 pub use scan::{RemoteScan, ScanRequest};
-pub use stream::{RemoteNextBatch, RemoteStream};
+pub use stream::RemoteStream;
 
 /// Maximum time that [`Client::wait_for_acks`] waits if no acknowledgement has to become durable. Otherwise, the
 /// maximum is `reconnect_timeout` if that is longer.

@@ -181,9 +181,9 @@ impl Engine {
                 state.set_last_lsn(sink.last());
             }
             state.set_sink(Arc::clone(&sink));
-            let table = Table::from_state(state, number, Arc::clone(&engine.clock), sink);
+            let table = Table::from_state(state, number, &engine.context, sink);
             let name = table.options().name.clone();
-            engine.tables.write().insert(name, Arc::new(table));
+            engine.tables.write().insert(name, table);
         }
         if changed {
             let _checkpoint_lock = engine.checkpoint_lock.lock();
@@ -213,7 +213,7 @@ impl Engine {
         let stored_names = recovered.tables.values();
         let stored_names = stored_names.map(|table| table.options().name.as_str());
         options.check(&stored_names.collect::<Vec<&str>>())?;
-        let (now, stored_now) = (self.clock.now(), recovered.resumed_clock());
+        let (now, stored_now) = (self.context.clock.now(), recovered.resumed_clock());
         // Converts a reading of the stored clock to this engine's clock: items keep their ages.
         let convert_clock = |stored: u64| now.saturating_sub(stored_now.saturating_sub(stored));
         let mut tables = Vec::new();
@@ -318,19 +318,11 @@ impl Engine {
 
     /// Creates a table of this engine, with a new number, from a table's state.
     fn table_from_state(&self, mut state: TableState) -> Arc<Table> {
-        let number = match &self.backend {
-            Backend::Memory(_) => 0,
-            Backend::Disk { next_table, .. } => next_table.fetch_add(1, Ordering::Relaxed),
-        };
+        let number = self.next_table_number();
         let sink = self.sink(number);
         state.set_last_lsn(sink.last());
         state.set_sink(Arc::clone(&sink));
-        Arc::new(Table::from_state(
-            state,
-            number,
-            Arc::clone(&self.clock),
-            sink,
-        ))
+        Table::from_state(state, number, &self.context, sink)
     }
 
     /// Path of a checkpoint's file; `None` for an engine in memory.
@@ -372,7 +364,7 @@ impl Engine {
         };
         storage.checkpoint(has_unlogged_content, |start_log| {
             self.check_open()?;
-            let clock = self.clock.now();
+            let clock = self.context.clock.now();
             let (position, tables) = {
                 // Locked so that no table is created or dropped between the switch to the new log and the listing.
                 let tables = self.tables.read();

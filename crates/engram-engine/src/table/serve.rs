@@ -28,6 +28,7 @@ use crate::outbox_id::OutboxId;
 use crate::session::SessionRun;
 use crate::table::MAX_FINISHED_PER_LOCK;
 use crate::table_info::Meter;
+use crate::timer::Alarm;
 
 /// Number of items of an insert for which memory is prefetched together.
 const PREFETCHED_ITEMS: usize = 16;
@@ -48,6 +49,8 @@ pub(super) struct LockedTable {
     pub(super) meter: Meter,
     /// As in [`TableInfo`](crate::TableInfo).
     pub(super) unreadable_items: u64,
+    /// The last alarm for an item that expires.
+    pub(super) expiry_alarm: Option<Alarm>,
 }
 
 /// An insert in the queue.
@@ -324,7 +327,7 @@ impl LockedTable {
     }
 
     /// Id of the first waiting sample that is not complete.
-    fn first_unserved_sample(&self) -> Option<u64> {
+    pub(super) fn first_unserved_sample(&self) -> Option<u64> {
         self.samples
             .iter()
             .find(|(_, sample)| !sample.served)

@@ -68,15 +68,8 @@ impl Table {
         Ok(state)
     }
 
-    /// Ends a sample early; returns the items drawn so far. Unless they are leased, they are final.
-    pub(crate) fn end_sample(&self, id: u64, leased: bool) -> Vec<Draw> {
-        let draws = self.change(|locked, after, _| locked.finish_sample(id, leased, after));
-        self.finish_rest(&draws, leased);
-        draws
-    }
-
-    /// Ends a sample. Returns its draws if they are enough, like [`Self::end_sample`]; otherwise, the items drawn so
-    /// far return to the table.
+    /// Ends a sample. Returns its draws if they are enough; unless they are leased, they are final. Otherwise, the items
+    /// drawn so far return to the table.
     ///
     /// # Errors
     /// The number of items drawn, if they are not enough.

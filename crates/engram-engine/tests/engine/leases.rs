@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use engram_core::{SelectorKind, TableOptions};
+use engram_engine::BatchLease as _;
 
 use crate::support::{
     WakeCounter, insert_items, item, items, keys, new_table, poll, queue_options, sample_keys,

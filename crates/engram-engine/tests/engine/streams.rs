@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::{ColumnData, LengthPolicy};
 use engram_core::{RateLimits, SelectorKind, TableOptions};
-use engram_engine::stream::NextBatch;
-use engram_engine::{Stream, StreamBatch, StreamOptions, Table, WaitOptions};
+use engram_engine::{Batch, NextBatch, Stream, StreamOptions, Table, WaitOptions};
 
 use crate::support::{
     SECOND, error_text, insert_items, item, items, new_engine, new_table, queue_options,
@@ -34,7 +33,7 @@ fn open_stream(
 }
 
 /// Returns the next batch. `None` after `timeout` or at the end.
-fn next(stream: &mut Stream, timeout: Duration) -> Option<StreamBatch> {
+fn next(stream: &mut Stream, timeout: Duration) -> Option<Batch> {
     let mut options = WaitOptions {
         deadline: Some(Instant::now() + timeout),
         interrupted: &mut || false,
@@ -53,8 +52,8 @@ fn close(stream: &mut Stream) {
 }
 
 /// Keys of a batch's items; checks that the data belongs to these items.
-fn keys(batch: &StreamBatch) -> Vec<u64> {
-    let keys: Vec<u64> = batch.draws.iter().map(|draw| draw.key).collect();
+fn keys(batch: &Batch) -> Vec<u64> {
+    let keys: Vec<u64> = batch.infos.iter().map(|info| info.key).collect();
     let ColumnData::Bytes(bytes) = &batch.columns.columns[0].data else {
         panic!("no bytes");
     };
@@ -231,7 +230,7 @@ fn several_streams_on_one_queue_deliver_each_item_once() {
                         let Some(batch) = next(&mut stream, SECOND / 5) else {
                             break;
                         };
-                        delivered += batch.draws.len() as u64;
+                        delivered += batch.infos.len() as u64;
                         stream.deliver(delivered);
                         delivered_keys.lock().unwrap().extend(keys(&batch));
                     }

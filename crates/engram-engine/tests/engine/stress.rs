@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::LengthPolicy;
 use engram_core::table::ITEM_OVERHEAD;
-use engram_core::{RateLimits, SelectorKind, TableOptions};
-use engram_engine::{Stream, StreamOptions, Table, WaitOptions, WaitOutcome};
+use engram_core::{Error, RateLimits, SelectorKind, TableOptions};
+use engram_engine::{
+    BatchLease, SampleOptions, Stream, StreamOptions, Table, WaitOptions, WaitOutcome,
+};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -38,18 +40,36 @@ fn make_call(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
         }
         2 | 3 => {
             let leased = number % 7 == 3;
-            let mut ticket = table.sample(n, leased).unwrap();
-            match (wait_for(&mut ticket, timeout), rng.next_u64() % 3) {
-                (WaitOutcome::Ready(sample), choice) => {
-                    let sample = sample.unwrap();
-                    assert_eq!(sample.draws.len(), n);
-                    if let (Some(lease), 0) = (sample.lease, choice) {
-                        lease.acknowledge();
+            let at_least = if rng.next_u64().is_multiple_of(2) {
+                n
+            } else {
+                1
+            };
+            let limit = rng.next_u64().is_multiple_of(2);
+            let mut ticket = table
+                .sample_with(SampleOptions {
+                    n,
+                    at_least,
+                    lease: leased,
+                    timeout: limit.then_some(timeout.as_secs_f64()),
+                })
+                .unwrap();
+            // With a limit, the ticket ends by itself.
+            let wait = if limit { 20 * SECOND } else { timeout };
+            match wait_for(&mut ticket, wait) {
+                WaitOutcome::Ready(Ok(sample)) => {
+                    assert!((at_least..=n).contains(&sample.draws.len()));
+                    if rng.next_u64().is_multiple_of(3) {
+                        drop(sample.lease.map(BatchLease::acknowledge));
                     }
                 }
-                (_, 0) => drop(ticket),
-                (_, 1) => drop(ticket.take_partial()),
-                _ => drop(ticket.cancel(0.001)),
+                WaitOutcome::Ready(Err(error)) => {
+                    assert!(
+                        limit && matches!(error, Error::DeadlineExceeded(_)),
+                        "{error}"
+                    );
+                }
+                _ => assert!(!limit, "the deadline has passed"),
             }
         }
         4 => {

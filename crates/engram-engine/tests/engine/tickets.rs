@@ -1,15 +1,16 @@
 //! Tickets: order of service, results, and how waiting ends.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engram_core::{Error, RateLimits, TableOptions, Volatile};
-use engram_engine::{Engine, WaitOutcome};
+use engram_engine::{BatchLease as _, Engine, SampleOptions};
 
 use crate::support::{
-    ManualClock, WakeCounter, byte_item, error_text, insert_items, item, items, keys, new_engine,
-    new_table, poll, queue_options, sample_keys, table_dropped_error, table_options, wait_for,
+    ManualClock, SECOND, WakeCounter, byte_item, error_text, insert_items, item, items, keys,
+    new_engine, new_table, poll, queue_options, sample_keys, table_dropped_error, table_options,
     wait_ready,
 };
 
@@ -21,6 +22,25 @@ fn ratio_limits(min_size: u64, min_diff: f64, max_diff: f64) -> RateLimits {
         min_size,
         min_diff,
         max_diff,
+    }
+}
+
+/// Waits until a condition holds; panics if it does not after 20 s.
+fn wait_until(condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + 20 * SECOND;
+    while !condition() {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Options of a call that samples `n` items within a time.
+fn within(seconds: f64, n: usize) -> SampleOptions {
+    SampleOptions {
+        n,
+        at_least: n,
+        lease: false,
+        timeout: Some(seconds),
     }
 }
 
@@ -99,14 +119,15 @@ fn a_waiting_insert_is_served_without_being_polled_again() {
 }
 
 #[test]
-fn a_cancelled_sample_returns_its_items() {
+fn a_sample_returns_its_items_at_its_deadline() {
     let table = new_table(queue_options("replay", 256));
     insert_items(&table, items(0..37));
     for leased in [false, true] {
-        let mut ticket = table.sample(256, leased).unwrap();
-        let timed_out = wait_for(&mut ticket, Duration::from_millis(20));
-        assert!(matches!(timed_out, WaitOutcome::TimedOut));
-        let error = ticket.cancel(0.02).unwrap_err();
+        let options = SampleOptions {
+            lease: leased,
+            ..within(0.02, 256)
+        };
+        let error = wait_ready(table.sample_with(options).unwrap()).unwrap_err();
         assert!(matches!(error, Error::DeadlineExceeded(_)));
         assert_eq!(
             error.to_string(),
@@ -128,42 +149,52 @@ fn a_sample_that_has_drawn_all_items_does_not_blame_others() {
         ..table_options("t")
     });
     insert_items(&table, items(0..2));
-    let none_left = "table `t` had 2 of 4 samples available within 0.5 s; they were returned to it; the table has no other \
+    let none_left = "table `t` had 2 of 4 samples available within 0.01 s; they were returned to it; the table has no other \
                      item to sample: insert more, or sample fewer at once";
     assert_eq!(
-        error_text(table.sample(4, false).unwrap().cancel(0.5)),
+        error_text(wait_ready(table.sample_with(within(0.01, 4)).unwrap())),
         none_left
     );
     // If others have drawn all items, the error names them.
     let held = table.sample(2, true).unwrap();
-    let error = error_text(table.sample(4, false).unwrap().cancel(0.5));
-    let others = "table `t` had 0 of 4 samples available within 0.5 s; `t`: sampling waits: all 2 items have reached";
+    let error = error_text(wait_ready(table.sample_with(within(0.01, 4)).unwrap()));
+    let others = "table `t` had 0 of 4 samples available within 0.01 s; `t`: sampling waits: all 2 items have reached";
     assert!(error.starts_with(others), "{error}");
     drop(held);
     assert_eq!(sample_keys(&table, 2), [0, 1]);
 }
 
 #[test]
-fn a_sample_completed_before_cancel_is_returned() {
+fn a_sample_that_is_complete_at_its_deadline_is_returned() {
     let table = new_table(queue_options("t", 9));
-    let mut ticket = table.sample(2, false).unwrap();
-    assert!(matches!(
-        wait_for(&mut ticket, Duration::ZERO),
-        WaitOutcome::TimedOut
-    ));
+    let mut ticket = table.sample_with(within(0.01, 2)).unwrap();
+    assert!(poll(&mut ticket, &Arc::default()).is_pending());
     insert_items(&table, items(0..2));
-    assert_eq!(keys(&ticket.cancel(0.0).unwrap()), [0, 1]);
+    thread::sleep(Duration::from_millis(20));
+    let sample = wait_ready(ticket).unwrap();
+    assert_eq!(keys(&sample), [0, 1]);
+    sample.lease.unwrap().acknowledge();
     assert_eq!(table.info().stats.size, 0);
 }
 
 #[test]
-fn a_partial_sample_is_final() {
-    let table = new_table(queue_options("t", 9));
-    insert_items(&table, items(0..3));
-    let ticket = table.sample(8, false).unwrap();
-    assert_eq!(keys(&ticket.take_partial()), [0, 1, 2]);
-    let stats = table.info().stats;
-    assert_eq!((stats.size, stats.limiter.samples), (0, 3));
+fn a_deadline_wakes_the_task_that_polled_last() {
+    let table = new_table(table_options("t"));
+    let wakes: [Arc<WakeCounter>; 2] = Default::default();
+    let mut ticket = table.sample_with(within(0.05, 2)).unwrap();
+    assert!(poll(&mut ticket, &wakes[0]).is_pending());
+    assert!(poll(&mut ticket, &wakes[1]).is_pending());
+    wait_until(|| wakes[1].count() > 0);
+    assert_eq!(wakes[0].count(), 0);
+    let error = "table `t` had 0 of 2 samples available within 0.05 s; `t`: sampling waits: the table is empty (MinSize)";
+    let Poll::Ready(outcome) = poll(&mut ticket, &wakes[1]) else {
+        panic!("the deadline has passed");
+    };
+    assert_eq!(error_text(outcome), error);
+    // At a deadline that has passed already, the items that are available are enough.
+    insert_items(&table, items(0..1));
+    let ended = table.sample_with(within(0.0, 2)).unwrap();
+    assert_eq!(keys(&wait_ready(ended).unwrap()), [0, 0]);
 }
 
 #[test]
@@ -412,6 +443,21 @@ fn expired_items_are_never_sampled() {
     clock.set(25);
     assert_eq!(table.info().stats.size, 0);
     assert_eq!(table.delete(&[10, 11]).unwrap(), 0);
+}
+
+#[test]
+fn waiting_calls_are_served_when_items_expire() {
+    let table = new_table(TableOptions {
+        ttl: Some(10_000_000),
+        ..queue_options("t", 1)
+    });
+    let wakes = Arc::<WakeCounter>::default();
+    let mut insert = table.insert(items(0..4)).unwrap();
+    // The ticket is polled once: the expiries of the first three items let the last one in.
+    assert!(poll(&mut insert, &wakes).is_pending());
+    wait_until(|| wakes.count() > 0);
+    wait_ready(insert).unwrap();
+    assert_eq!(table.info().stats.limiter.inserts, 4);
 }
 
 #[test]

@@ -10,8 +10,7 @@ use engram_core::{
     AlignedBytes, CellSpec, Chunk, DType, Error, Extent, Layout, NewItem, Origin, Result, Schema,
     Trajectory,
 };
-use engram_engine::stream::NextBatch;
-use engram_engine::{Sample, Stream, StreamOptions, Table, WaitOptions};
+use engram_engine::{BatchLease, NextBatch, Sample, Stream, StreamOptions, Table, WaitOptions};
 use smallvec::smallvec;
 
 use crate::support::{
@@ -66,12 +65,9 @@ fn items(keys: impl IntoIterator<Item = u64>) -> Vec<NewItem> {
 }
 
 fn gather(sample: Sample) -> Result<Vec<u64>> {
-    let (_, sample) = sample.gather(LengthPolicy::Ragged, &Arc::default())?;
-    let read = keys(&sample);
-    if let Some(lease) = sample.lease {
-        lease.acknowledge();
-    }
-    Ok(read)
+    let (batch, lease) = sample.gather(LengthPolicy::Ragged, &Arc::default())?;
+    drop(lease.map(BatchLease::acknowledge));
+    Ok(batch.infos.iter().map(|info| info.key).collect())
 }
 
 /// Samples `n` items of a table and gathers them.
@@ -185,7 +181,7 @@ fn a_stream_returns_the_error_once() {
             };
             match stream.next(&mut wait) {
                 Ok(NextBatch::Batch(batch)) => {
-                    read.push(batch.draws[0].key.to_string());
+                    read.push(batch.infos[0].key.to_string());
                     delivered += 1;
                     assert!(stream.deliver(delivered));
                 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
-use engram_engine::unsent_items_note;
+use engram_engine::{Batch, BatchLease, unsent_items_note};
 use parking_lot::RwLock;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -115,7 +115,7 @@ impl SampleStream {
 #[derive(Debug)]
 pub struct LeasedBatch {
     /// The batch.
-    pub batch: ReceivedBatch,
+    pub batch: Batch,
     /// The lease on its items. The caller must acknowledge it, or the items are returned to their table.
     pub lease: RemoteLease,
     /// When the batch arrived.
@@ -134,28 +134,10 @@ pub struct RemoteLease {
     acks: Arc<AckCounts>,
 }
 
-impl RemoteLease {
-    /// Acknowledges the whole batch. If this removes items from a durable store, returns a future that is ready once
-    /// the server reports that their removal is durable; otherwise returns `None`.
-    #[expect(
-        clippy::must_use_candidate,
-        reason = "not every caller waits until it is durable"
-    )]
-    pub fn acknowledge(self) -> Option<PendingResponse<()>> {
-        self.send_acknowledgement(None)
-    }
+impl BatchLease for RemoteLease {
+    type Durable = PendingResponse<()>;
 
-    /// Acknowledges the first `items` items; the others are returned to their table. Returns the same as
-    /// [`Self::acknowledge`].
-    #[expect(
-        clippy::must_use_candidate,
-        reason = "not every caller waits until it is durable"
-    )]
-    pub fn acknowledge_first(self, items: usize) -> Option<PendingResponse<()>> {
-        self.send_acknowledgement(u32::try_from(items).ok())
-    }
-
-    fn send_acknowledgement(mut self, items: Option<u32>) -> Option<PendingResponse<()>> {
+    fn acknowledge_first(mut self, n: usize) -> Option<PendingResponse<()>> {
         let commands = self.commands.take()?;
         self.acks
             .any_durable
@@ -166,6 +148,8 @@ impl RemoteLease {
             .durable
             .then(|| Confirmation::new(&self.acks, number))
             .unzip();
+        // Without a number, the server acknowledges all items.
+        let items = u32::try_from(n).ok();
         let _ = commands.send(SampleCommand::Acknowledge(self.id, items, confirmation));
         self.acks.sent.store(number, Ordering::Release);
         drop(sending);
@@ -203,8 +187,9 @@ impl Future for RemoteSampleTicket {
                 Ok((batch, received)) => {
                     lease.commands.take_if(|_| !batch.leased);
                     lease.durable = batch.durable;
+                    let ReceivedBatch { columns, infos, .. } = batch;
                     Ok(LeasedBatch {
-                        batch,
+                        batch: Batch { columns, infos },
                         lease,
                         received,
                     })

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Result, TableOptions};
-use engram_engine::{DeliveryTracker, LeaseOutcome, StreamOptions, WaitOptions, WaitOutcome, wait};
+use engram_engine::{
+    BatchLease, DeliveryTracker, LeaseOutcome, NextBatch, StreamOptions, WaitOptions, WaitOutcome,
+    wait,
+};
 
 use tokio::task::JoinHandle;
 
@@ -14,7 +17,6 @@ use super::connect::Connector;
 use super::pending_response::PendingResponse;
 use super::pending_samples::BatchRequest;
 use super::sample_requests::{LeasedBatch, RemoteLease, RemoteSampleTicket, SampleRequests};
-use crate::wire::ReceivedBatch;
 
 /// Maximum time that closing waits for the server to handle the last acknowledgements.
 const MAX_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,17 +30,6 @@ const MAX_IN_FLIGHT: usize = 1_000;
 
 /// Maximum number of batches that the reader has and that are not acknowledged. With more, the oldest are acknowledged.
 const MAX_UNACKNOWLEDGED: usize = 500;
-
-/// The result of [`RemoteStream::next`].
-#[derive(Debug)]
-pub enum RemoteNextBatch {
-    /// A batch.
-    Batch(ReceivedBatch),
-    /// All batches were read, the deadline has passed, or the stream is closed.
-    End,
-    /// The wait was interrupted.
-    Interrupted,
-}
 
 /// Batches of one table, prefetched over a stream of their own.
 ///
@@ -145,7 +136,7 @@ impl RemoteStream {
     /// # Errors
     /// The reason why the request failed: for example, the table was dropped or the server cannot be reached.
     /// [`Error::Storage`] if acknowledgements cannot be made durable.
-    pub fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<RemoteNextBatch> {
+    pub fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
         self.acknowledge_delivered();
         while self.deliveries.len() >= MAX_UNACKNOWLEDGED
             && let Some(lease) = self.deliveries.pop_oldest()
@@ -156,17 +147,17 @@ impl RemoteStream {
             // If the connection was lost, the next connection continues with the items that are left.
             WaitOutcome::Ready(Ok(()) | Err(Error::Unavailable(_))) => {}
             WaitOutcome::Ready(Err(error)) => return Err(error),
-            WaitOutcome::TimedOut => return Ok(RemoteNextBatch::End),
-            WaitOutcome::Interrupted => return Ok(RemoteNextBatch::Interrupted),
+            WaitOutcome::TimedOut => return Ok(NextBatch::End),
+            WaitOutcome::Interrupted => return Ok(NextBatch::Interrupted),
         }
         loop {
             let Some((n, ticket)) = self.in_flight.front_mut() else {
-                return Ok(RemoteNextBatch::End);
+                return Ok(NextBatch::End);
             };
             let outcome = match wait(ticket, options) {
                 WaitOutcome::Ready(outcome) => outcome,
-                WaitOutcome::TimedOut => return Ok(RemoteNextBatch::End),
-                WaitOutcome::Interrupted => return Ok(RemoteNextBatch::Interrupted),
+                WaitOutcome::TimedOut => return Ok(NextBatch::End),
+                WaitOutcome::Interrupted => return Ok(NextBatch::Interrupted),
             };
             let n = *n;
             self.in_flight.pop_front();
@@ -183,7 +174,7 @@ impl RemoteStream {
             self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
             self.deliveries.push(batch.infos.len(), lease);
             self.prefetch();
-            return Ok(RemoteNextBatch::Batch(batch));
+            return Ok(NextBatch::Batch(batch));
         }
     }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use engram_codec::{CallBudget, ReplyMessage, ReplyStream, Reservation};
 use engram_core::{Error, Result};
+use engram_engine::BatchLease as _;
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc::{self, Permit, Sender};
 use tokio::time::{Instant, sleep_until};

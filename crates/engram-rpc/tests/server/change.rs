@@ -1,5 +1,6 @@
 //! Priority updates and deletions over the network.
 
+use engram_engine::BatchLease as _;
 use engram_rpc::client::{BatchRequest, Client, ClientOptions};
 use engram_rpc::pb;
 use engram_rpc::pb::change_request::Change;

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Lsn, OpSink, Result, TableOp};
-use engram_engine::{Engine, StreamOptions, SystemClock, Table, WaitOptions, WaitOutcome};
-use engram_rpc::client::{BatchRequest, Client, ClientOptions, RemoteNextBatch};
+use engram_engine::{
+    BatchLease as _, Engine, NextBatch, StreamOptions, SystemClock, Table, WaitOptions, WaitOutcome,
+};
+use engram_rpc::client::{BatchRequest, Client, ClientOptions};
 use engram_rpc::pb;
 use engram_rpc::pb::sample_request::Request;
 use engram_rpc::pb::sample_response::Outcome;
@@ -266,7 +268,7 @@ fn a_stream_fails_until_its_acknowledgements_are_durable() {
     };
     for delivered in [1, 2] {
         let next = stream.next(&mut wait);
-        assert!(matches!(next, Ok(RemoteNextBatch::Batch(_))), "{next:?}");
+        assert!(matches!(next, Ok(NextBatch::Batch(_))), "{next:?}");
         log.fail();
         assert!(stream.deliver(delivered));
         for _ in 0..2 {

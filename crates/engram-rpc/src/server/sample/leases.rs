@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use engram_engine::{Lease, UntilDurable};
+use engram_engine::{BatchLease, Lease, UntilDurable};
 use tokio::time::Instant;
 
 /// The leases of one stream. Dropping them returns their items.

@@ -4,21 +4,16 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Result};
-use engram_engine::{Engine, Sample, SampleTicket, Table};
+use engram_engine::{Engine, Sample, SampleOptions, SampleTicket, Table};
 use futures_util::StreamExt as _;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
-use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::server::table_names;
 use crate::{MAX_ITEMS_PER_BATCH, pb};
-
-/// How often a waiting request checks for expired items, in tables whose items expire.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A request that was served or has failed.
 #[derive(Debug)]
@@ -100,8 +95,11 @@ impl RequestQueue {
                     abort,
                 };
                 self.waiting.insert(position, waiting);
-                let wait: WaitFuture =
-                    Box::pin(wait_for_batch(Arc::clone(engine), ticket, request));
+                let table = Arc::clone(ticket.table());
+                let wait: WaitFuture = Box::pin(async move {
+                    let outcome = ticket.await;
+                    served_request(&request, outcome, Some(table))
+                });
                 self.waits.push(Abortable::new(wait, registration));
             }
             Err(error) => {
@@ -208,44 +206,16 @@ fn start_sampling(engine: &Engine, request: &pb::BatchRequest) -> Result<SampleT
             request.table, request.n
         )));
     }
-    // If sampling can remove items, a lease returns them in case the batch does not reach the reader.
-    let leased = request.lease || table.options().max_times_sampled > 0;
-    let n = request.n as usize;
     let at_least = match request.at_least {
-        0 => n,
-        least => least as usize,
+        0 => request.n,
+        least => least,
     };
-    table.sample_some(n, at_least, leased)
-}
-
-async fn wait_for_batch(
-    engine: Arc<Engine>,
-    mut ticket: SampleTicket,
-    request: pb::BatchRequest,
-) -> ServedRequest {
-    let table = Arc::clone(ticket.table());
-    let deadline = deadline_after(request.timeout_s);
-    let items_expire = table.options().ttl.is_some();
-    let outcome = loop {
-        tokio::select! {
-            biased;
-            outcome = &mut ticket => break outcome,
-            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                let seconds = request.timeout_s.unwrap_or(f64::INFINITY);
-                break engine.finish_at_deadline(ticket, seconds);
-            }
-            // Polling again removes expired items, which may unblock inserts.
-            () = sleep(POLL_INTERVAL), if items_expire => {}
-        }
-    };
-    served_request(&request, outcome, Some(table))
-}
-
-/// Returns the end of a timeout that starts now, in seconds; `None` without a timeout, or if its end is beyond the
-/// range of clocks.
-fn deadline_after(timeout: Option<f64>) -> Option<Instant> {
-    let timeout = Duration::try_from_secs_f64(timeout?).ok()?;
-    Instant::now().checked_add(timeout)
+    table.sample_with(SampleOptions {
+        n: request.n as usize,
+        at_least: at_least as usize,
+        lease: request.lease,
+        timeout: request.timeout_s,
+    })
 }
 
 #[cfg(test)]

@@ -15,6 +15,12 @@ fn queue_table() -> Arc<Table> {
     engine.table("t").unwrap()
 }
 
+/// Samples `n` items, which must be available.
+fn sample(table: &Arc<Table>, n: usize) {
+    let sampled = table.sample(n, false).unwrap().now_or_never();
+    assert_eq!(sampled.unwrap().unwrap().draws.len(), n);
+}
+
 /// Inserts items numbered `first..=last`.
 fn insert(queues: &mut InsertQueues, table: &Arc<Table>, first: u64, last: u64) {
     let items: Vec<_> = (first..=last).map(|key| byte_item(key, 1.0, 4)).collect();
@@ -41,10 +47,7 @@ fn items_inserted_since_the_last_poll_are_acknowledged() {
         assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
         // Each sample allows one insert; the tickets are not polled.
         for _ in 0..sampled {
-            assert_eq!(
-                table.sample(1, false).unwrap().take_partial().draws.len(),
-                1
-            );
+            sample(&table, 1);
         }
         let mut acks = queues.withdraw();
         let expected = (sampled > 0).then_some((2 + sampled, false));
@@ -65,8 +68,7 @@ fn inserted_items_of_a_batch_are_acknowledged_once_it_is_the_first() {
     let mut queues = InsertQueues::default();
     insert(&mut queues, &table, 1, 3);
     assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
-    let sampled = table.sample(2, false).unwrap().take_partial();
-    assert_eq!(sampled.draws.len(), 2);
+    sample(&table, 2);
     // The third item is inserted, but its ticket was not polled: the fourth is inserted after it.
     insert(&mut queues, &table, 4, 6);
     assert_eq!(table.info().stats.limiter.inserts, 4);
@@ -91,10 +93,7 @@ fn rejections_behind_a_waiting_batch_count_as_memory() {
     assert!(number > 100_000, "{number} rejections are too many");
     assert_eq!(acknowledged(queues.next_reply()), []);
     // The waiting item is inserted, and all are acknowledged.
-    assert_eq!(
-        table.sample(1, false).unwrap().take_partial().draws.len(),
-        1
-    );
+    sample(&table, 1);
     queues.progress().now_or_never();
     let mut next = 3;
     while let Some(reply) = queues.next_reply() {

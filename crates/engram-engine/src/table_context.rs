@@ -1,0 +1,44 @@
+//! What the tables of an engine share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use engram_core::text::count;
+
+use crate::clock::Clock;
+use crate::timer::Timer;
+
+/// What the tables of an engine share.
+#[derive(Debug)]
+pub(crate) struct TableContext {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) timer: Timer,
+    /// Number of items in unfinished chunks of in-process writers.
+    pub(crate) unsent_items: AtomicU64,
+}
+
+impl TableContext {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            timer: Timer::default(),
+            unsent_items: AtomicU64::new(0),
+        }
+    }
+
+    /// As [`unsent_items_note`], for these writers.
+    pub(crate) fn unsent_items_note(&self) -> Option<String> {
+        unsent_items_note(self.unsent_items.load(Ordering::Relaxed))
+    }
+}
+
+/// Returns a note about this many items of all tables in unfinished chunks, because of which a table may have fewer
+/// items than were appended; `None` if there are none.
+#[must_use]
+pub fn unsent_items_note(items: u64) -> Option<String> {
+    (items > 0).then(|| {
+        let them = if items == 1 { "it" } else { "them" };
+        let items = count(items, "item");
+        format!("writers hold {items} for this or other tables in unfinished chunks; call `flush` to send {them}")
+    })
+}
