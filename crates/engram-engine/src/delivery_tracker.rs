@@ -2,122 +2,143 @@
 
 use std::collections::VecDeque;
 
+use crate::lease::BatchLease;
+
 /// Leases of the batches that a reader has received, oldest first.
 ///
-/// A reader acknowledges items with one number, which counts all items acknowledged so far. These are
-/// always the first items that it received, so the count determines which batches are acknowledged.
+/// A reader reports with one number how many items it has delivered so far. These are always the first items that it
+/// received, so the number determines which batches are delivered.
 #[derive(Debug)]
-pub struct DeliveryTracker<L> {
+pub struct DeliveryTracker<L: BatchLease> {
     /// Number of items and lease of each batch.
     leases: VecDeque<(u64, L)>,
-    /// Number of items in the batches removed from the front of `leases`: all count as acknowledged.
-    items_of_popped_batches: u64,
+    /// Number of items in the batches that were acknowledged and removed from the front of `leases`.
+    acknowledged: u64,
+    /// Number of items that the reader has delivered.
+    pub delivered: u64,
+    /// Ready when the acknowledgements that must be durable are; `None` if they are, or if there are none.
+    pub durable: Option<L::Durable>,
 }
 
-/// How much of a lease was acknowledged when its reader ended.
-#[derive(Debug)]
-pub enum LeaseOutcome<L> {
-    /// All items.
-    Acknowledged(L),
-    /// Only this many items, counted from the first.
-    PartlyAcknowledged(usize, L),
-    /// No item.
-    Unacknowledged(L),
-}
-
-impl<L> Default for DeliveryTracker<L> {
+impl<L: BatchLease> Default for DeliveryTracker<L> {
     fn default() -> Self {
         Self {
             leases: VecDeque::new(),
-            items_of_popped_batches: 0,
+            acknowledged: 0,
+            delivered: 0,
+            durable: None,
         }
     }
 }
 
-impl<L> DeliveryTracker<L> {
+impl<L: BatchLease> DeliveryTracker<L> {
     /// Adds a batch of this many items, which the reader receives now.
     pub fn push(&mut self, items: usize, lease: L) {
         self.leases.push_back((items as u64, lease));
     }
 
-    /// Number of batches that were added and not removed.
+    /// Number of batches that are not acknowledged.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn num_batches(&self) -> usize {
         self.leases.len()
     }
 
-    /// True if all batches were removed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.leases.is_empty()
+    /// Returns the items of the newest batch, which did not reach its reader, to the table.
+    pub fn return_newest(&mut self) {
+        drop(self.leases.pop_back());
     }
 
-    /// Removes the newest batch, for example because it did not reach its reader; returns its lease.
-    pub fn pop_newest(&mut self) -> Option<L> {
-        self.leases.pop_back().map(|(_, lease)| lease)
-    }
-
-    /// Removes the oldest batch; returns its lease. Its items count as acknowledged from now on.
-    pub fn pop_oldest(&mut self) -> Option<L> {
-        let (items, lease) = self.leases.pop_front()?;
-        self.items_of_popped_batches += items;
-        Some(lease)
-    }
-
-    /// Removes the oldest batch if all its items are among the first `acknowledged` items that the reader
-    /// received; returns its lease.
-    pub fn pop_acknowledged(&mut self, acknowledged: u64) -> Option<L> {
-        let (items, _) = self.leases.front()?;
-        if *items > acknowledged.saturating_sub(self.items_of_popped_batches) {
-            return None;
+    /// Acknowledges the oldest batch, whether it is delivered or not.
+    pub fn acknowledge_oldest(&mut self) {
+        if let Some((items, lease)) = self.leases.pop_front() {
+            self.acknowledged += items;
+            // Later acknowledgements become durable after earlier ones.
+            self.durable = lease.acknowledge().or_else(|| self.durable.take());
         }
-        self.pop_oldest()
     }
 
-    /// Removes all batches, oldest first, for a reader that has acknowledged exactly the first
-    /// `acknowledged` items.
-    pub fn finish(&mut self, acknowledged: u64) -> impl Iterator<Item = LeaseOutcome<L>> {
-        let mut left = acknowledged.saturating_sub(self.items_of_popped_batches);
-        let leases = std::mem::take(&mut self.leases);
-        leases.into_iter().map(move |(items, lease)| {
-            let count = left.min(items);
-            left -= count;
-            if count == items {
-                return LeaseOutcome::Acknowledged(lease);
-            }
-            match usize::try_from(count) {
-                Ok(count) if count > 0 => LeaseOutcome::PartlyAcknowledged(count, lease),
-                // An `Err` is impossible: `push` received the batch's size as `usize`.
-                _ => LeaseOutcome::Unacknowledged(lease),
-            }
-        })
+    /// Acknowledges the batches that are delivered completely.
+    pub fn acknowledge_delivered(&mut self) {
+        while let Some((items, _)) = self.leases.front()
+            && *items <= self.delivered.saturating_sub(self.acknowledged)
+        {
+            self.acknowledge_oldest();
+        }
+    }
+
+    /// Acknowledges the delivered items, for a reader that receives no more batches; the others return to their tables.
+    pub fn finish(&mut self) {
+        self.acknowledge_delivered();
+        let mut leases = std::mem::take(&mut self.leases).into_iter();
+        let delivered = self.delivered.saturating_sub(self.acknowledged);
+        if delivered > 0
+            && let Some((_, lease)) = leases.next()
+        {
+            let delivered = usize::try_from(delivered).unwrap_or(usize::MAX);
+            self.durable = lease
+                .acknowledge_first(delivered)
+                .or_else(|| self.durable.take());
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::Ready;
+    use std::sync::{Arc, Mutex};
+
+    use engram_core::Result;
+
     use super::*;
 
-    fn three_batches() -> DeliveryTracker<char> {
-        let mut deliveries = DeliveryTracker::default();
-        for (items, lease) in [(2, 'a'), (3, 'b'), (1, 'c')] {
-            deliveries.push(items, lease);
+    type Log = Arc<Mutex<Vec<String>>>;
+
+    /// Logs its name, and how many of its items are acknowledged.
+    struct LoggedLease(char, Option<Log>);
+
+    impl LoggedLease {
+        fn log(&mut self, acknowledged: &str) {
+            if let Some(log) = self.1.take() {
+                log.lock()
+                    .unwrap()
+                    .push(format!("{} {acknowledged}", self.0));
+            }
         }
-        deliveries
     }
 
-    fn describe(outcomes: impl Iterator<Item = LeaseOutcome<char>>) -> String {
-        let describe_one = |outcome| match outcome {
-            LeaseOutcome::Acknowledged(lease) => format!("{lease} all"),
-            LeaseOutcome::PartlyAcknowledged(count, lease) => format!("{lease} {count}"),
-            LeaseOutcome::Unacknowledged(lease) => format!("{lease} none"),
-        };
-        outcomes.map(describe_one).collect::<Vec<_>>().join(", ")
+    impl BatchLease for LoggedLease {
+        type Durable = Ready<Result<()>>;
+
+        fn acknowledge_first(mut self, n: usize) -> Option<Self::Durable> {
+            match n {
+                usize::MAX => self.log("all"),
+                n => self.log(&n.to_string()),
+            }
+            None
+        }
+    }
+
+    impl Drop for LoggedLease {
+        fn drop(&mut self) {
+            self.log("none");
+        }
+    }
+
+    /// Returns a tracker of three batches, and a function that returns what was logged.
+    fn three_batches() -> (DeliveryTracker<LoggedLease>, Log, impl Fn() -> String) {
+        let log = Log::default();
+        let mut deliveries = DeliveryTracker::default();
+        for (items, lease) in [(2, 'a'), (3, 'b'), (1, 'c')] {
+            deliveries.push(items, LoggedLease(lease, Some(Arc::clone(&log))));
+        }
+        let taken = Arc::clone(&log);
+        let take = move || std::mem::take(&mut *taken.lock().unwrap()).join(", ");
+        (deliveries, log, take)
     }
 
     #[test]
-    fn the_count_acknowledges_the_first_items() {
-        for (acknowledged, expected) in [
+    fn the_number_of_delivered_items_acknowledges_the_first_ones() {
+        for (delivered, expected) in [
             (0, "a none, b none, c none"),
             (1, "a 1, b none, c none"),
             (2, "a all, b none, c none"),
@@ -126,29 +147,43 @@ mod tests {
             (6, "a all, b all, c all"),
             (u64::MAX, "a all, b all, c all"),
         ] {
-            assert_eq!(describe(three_batches().finish(acknowledged)), expected);
+            let (mut deliveries, _, logged) = three_batches();
+            deliveries.delivered = delivered;
+            deliveries.finish();
+            assert_eq!(logged(), expected);
         }
     }
 
     #[test]
-    fn only_completely_acknowledged_batches_are_popped() {
-        let mut deliveries = three_batches();
-        assert_eq!(deliveries.pop_acknowledged(1), None);
-        assert_eq!(deliveries.pop_acknowledged(4), Some('a'));
-        assert_eq!(deliveries.pop_acknowledged(4), None);
-        assert_eq!(deliveries.pop_newest(), Some('c'));
-        deliveries.push(2, 'd');
-        assert_eq!(describe(deliveries.finish(6)), "b all, d 1");
-        assert!(deliveries.is_empty());
+    fn only_completely_delivered_batches_are_acknowledged() {
+        let (mut deliveries, log, logged) = three_batches();
+        deliveries.delivered = 1;
+        deliveries.acknowledge_delivered();
+        assert_eq!(logged(), "");
+        deliveries.delivered = 4;
+        deliveries.acknowledge_delivered();
+        assert_eq!((logged().as_str(), deliveries.num_batches()), ("a all", 2));
+        deliveries.return_newest();
+        assert_eq!(logged(), "c none");
+        deliveries.push(2, LoggedLease('d', Some(log)));
+        deliveries.delivered = 6;
+        deliveries.finish();
+        assert_eq!(
+            (logged().as_str(), deliveries.num_batches()),
+            ("b all, d 1", 0)
+        );
     }
 
     #[test]
-    fn items_of_a_popped_batch_count_once() {
-        let mut deliveries = three_batches();
-        assert_eq!(deliveries.pop_oldest(), Some('a'));
-        assert_eq!(deliveries.pop_acknowledged(0), None);
-        assert_eq!(deliveries.len(), 2);
-        assert_eq!(describe(deliveries.finish(3)), "b 1, c none");
-        assert_eq!(deliveries.pop_oldest(), None);
+    fn items_of_an_acknowledged_batch_count_once() {
+        let (mut deliveries, _, logged) = three_batches();
+        deliveries.acknowledge_oldest();
+        deliveries.acknowledge_delivered();
+        assert_eq!((logged().as_str(), deliveries.num_batches()), ("a all", 2));
+        deliveries.delivered = 3;
+        deliveries.finish();
+        assert_eq!(logged(), "b 1, c none");
+        deliveries.acknowledge_oldest();
+        assert_eq!(logged(), "");
     }
 }

@@ -28,7 +28,7 @@ mod wait;
 
 pub use clock::{Clock, SystemClock};
 pub use close_on_fork::{CloseOnFork, close_after_fork};
-pub use delivery_tracker::{DeliveryTracker, LeaseOutcome};
+pub use delivery_tracker::DeliveryTracker;
 pub use disk::{
     Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile, InspectedOpening,
     InspectedTable, Inspection, Interrupted, InvalidRecord, ReadProgress, SaveContents, SaveTarget,

@@ -24,10 +24,9 @@ use engram_core::pool::Pool;
 use engram_core::{Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::delivery_tracker::{DeliveryTracker, LeaseOutcome};
-use crate::lease::{Batch, BatchLease, Lease};
+use crate::delivery_tracker::DeliveryTracker;
+use crate::lease::{Batch, Lease};
 use crate::table::{SampleOptions, Table};
-use crate::ticket::UntilDurable;
 use crate::wait::{WaitOptions, WaitOutcome, wait};
 
 /// How often a waiting reader checks for Ctrl-C, and a waiting prefetch thread for the end of the stream.
@@ -105,11 +104,6 @@ pub struct Stream {
     thread: Option<JoinHandle<()>>,
     /// Batches that the reader has and that are not acknowledged.
     deliveries: DeliveryTracker<Lease>,
-    /// Number of the stream's items that are delivered.
-    delivered: u64,
-    /// Ready when the acknowledgements that may have removed items from the table are durable; `None` if they are, or
-    /// if there are none.
-    durable: Option<UntilDurable>,
 }
 
 /// State shared by the reader and the prefetch thread.
@@ -184,8 +178,6 @@ impl Stream {
             prefetcher,
             thread: Some(thread),
             deliveries: DeliveryTracker::default(),
-            delivered: 0,
-            durable: None,
         })
     }
 
@@ -197,7 +189,7 @@ impl Stream {
     /// items could not be read and were removed. [`Error::Storage`] if acknowledgements cannot be logged: the next
     /// call retries.
     pub fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
-        self.acknowledge_delivered();
+        self.deliveries.acknowledge_delivered();
         match self.wait_until_durable(options) {
             WaitOutcome::Ready(outcome) => outcome?,
             WaitOutcome::TimedOut => return Ok(NextBatch::End),
@@ -234,35 +226,28 @@ impl Stream {
         if self.thread.is_none() {
             return false;
         }
-        self.delivered = items;
+        self.deliveries.delivered = items;
         if !self.prefetcher.options.hold {
-            self.acknowledge_delivered();
+            self.deliveries.acknowledge_delivered();
         }
         true
     }
 
-    fn acknowledge_delivered(&mut self) {
-        while let Some(lease) = self.deliveries.pop_acknowledged(self.delivered) {
-            // Later acknowledgements become durable after earlier ones.
-            self.durable = lease.acknowledge().or_else(|| self.durable.take());
-        }
-    }
-
     /// Waits until all acknowledgements that may have removed items from the table are durable.
     fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
-        let Some(durable) = &mut self.durable else {
+        let Some(durable) = &mut self.deliveries.durable else {
             return WaitOutcome::Ready(Ok(()));
         };
         let outcome = wait(durable, options);
         if matches!(outcome, WaitOutcome::Ready(Ok(()))) {
-            self.durable = None;
+            self.deliveries.durable = None;
         }
         outcome
     }
 
     /// Returns the items of the newest batch, which did not reach its reader, to the table.
     pub fn return_last(&mut self) {
-        drop(self.deliveries.pop_newest());
+        self.deliveries.return_newest();
     }
 
     /// Stops prefetching. Acknowledges the delivered items and returns all others to the table. Then waits
@@ -280,14 +265,7 @@ impl Stream {
             // The thread catches panics, so this cannot fail.
             let _ = thread.join();
         }
-        for outcome in self.deliveries.finish(self.delivered) {
-            let durable = match outcome {
-                LeaseOutcome::Acknowledged(lease) => lease.acknowledge(),
-                LeaseOutcome::PartlyAcknowledged(items, lease) => lease.acknowledge_first(items),
-                LeaseOutcome::Unacknowledged(_) => None,
-            };
-            self.durable = durable.or_else(|| self.durable.take());
-        }
+        self.deliveries.finish();
         let batches = std::mem::take(&mut self.prefetcher.ready.lock().batches);
         drop(batches);
     }

@@ -6,15 +6,11 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Result, TableOptions};
-use engram_engine::{
-    BatchLease, DeliveryTracker, LeaseOutcome, NextBatch, StreamOptions, WaitOptions, WaitOutcome,
-    wait,
-};
+use engram_engine::{DeliveryTracker, NextBatch, StreamOptions, WaitOptions, WaitOutcome, wait};
 
 use tokio::task::JoinHandle;
 
 use super::connect::Connector;
-use super::pending_response::PendingResponse;
 use super::pending_samples::BatchRequest;
 use super::sample_requests::{LeasedBatch, RemoteLease, RemoteSampleTicket, SampleRequests};
 
@@ -61,10 +57,6 @@ pub struct RemoteStream {
     in_flight: VecDeque<(usize, RemoteSampleTicket)>,
     /// Batches that the reader has and that are not acknowledged.
     deliveries: DeliveryTracker<RemoteLease>,
-    /// Number of items that the reader has delivered.
-    delivered: u64,
-    /// Pending until the last acknowledgement that removes items is durable, and all before it; `None` if all are.
-    durable: Option<PendingResponse<()>>,
     /// Why the server could not make acknowledgements durable when it was last asked.
     durability_error: Option<Error>,
 }
@@ -89,8 +81,6 @@ impl RemoteStream {
             items_requested: 0,
             in_flight: VecDeque::new(),
             deliveries: DeliveryTracker::default(),
-            delivered: 0,
-            durable: None,
             durability_error: None,
         };
         stream.prefetch();
@@ -108,7 +98,7 @@ impl RemoteStream {
             length_policy,
             ..
         } = self.options;
-        while self.in_flight.len() < prefetch.min(MAX_IN_FLIGHT - self.deliveries.len())
+        while self.in_flight.len() < prefetch.min(MAX_IN_FLIGHT - self.deliveries.num_batches())
             && max_batches.is_none_or(|max| self.batches_requested < max)
         {
             let (n, at_least) = self.options.next_batch_size(self.items_requested);
@@ -137,11 +127,9 @@ impl RemoteStream {
     /// The reason why the request failed: for example, the table was dropped or the server cannot be reached.
     /// [`Error::Storage`] if acknowledgements cannot be made durable.
     pub fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
-        self.acknowledge_delivered();
-        while self.deliveries.len() >= MAX_UNACKNOWLEDGED
-            && let Some(lease) = self.deliveries.pop_oldest()
-        {
-            self.durable = lease.acknowledge().or_else(|| self.durable.take());
+        self.deliveries.acknowledge_delivered();
+        while self.deliveries.num_batches() >= MAX_UNACKNOWLEDGED {
+            self.deliveries.acknowledge_oldest();
         }
         match self.wait_until_durable(options) {
             // If the connection was lost, the next connection continues with the items that are left.
@@ -198,33 +186,26 @@ impl RemoteStream {
         if self.requests.is_none() {
             return false;
         }
-        self.delivered = items;
+        self.deliveries.delivered = items;
         if self.acknowledges_at_once {
-            self.acknowledge_delivered();
+            self.deliveries.acknowledge_delivered();
         }
         true
-    }
-
-    fn acknowledge_delivered(&mut self) {
-        while let Some(lease) = self.deliveries.pop_acknowledged(self.delivered) {
-            // Waiting for the last one suffices: the server makes acknowledgements durable in order.
-            self.durable = lease.acknowledge().or_else(|| self.durable.take());
-        }
     }
 
     /// Waits until all acknowledgements that removed items from a durable store are durable.
     fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
         match (&self.durability_error, &self.requests) {
-            (Some(_), Some(requests)) => self.durable = Some(requests.confirm_again()),
+            (Some(_), Some(requests)) => self.deliveries.durable = Some(requests.confirm_again()),
             (Some(error), None) => return WaitOutcome::Ready(Err(error.clone())),
             (None, _) => {}
         }
-        let Some(durable) = &mut self.durable else {
+        let Some(durable) = &mut self.deliveries.durable else {
             return WaitOutcome::Ready(Ok(()));
         };
         let outcome = wait(durable, options);
         if let WaitOutcome::Ready(outcome) = &outcome {
-            self.durable = None;
+            self.deliveries.durable = None;
             let error = outcome.as_ref().err();
             // If the connection was lost, there is nothing to ask for again: the server returns the items to the table,
             // or has removed them.
@@ -236,7 +217,7 @@ impl RemoteStream {
 
     /// Returns the items of the last batch to their table, because the batch did not reach the caller.
     pub fn return_last(&mut self) {
-        drop(self.deliveries.pop_newest());
+        self.deliveries.return_newest();
     }
 
     /// Stops prefetching, acknowledges the delivered items and returns the others to their table. Waits until
@@ -249,14 +230,7 @@ impl RemoteStream {
         at_most: Duration,
         options: &mut WaitOptions<'_>,
     ) -> WaitOutcome<Result<()>> {
-        for outcome in self.deliveries.finish(self.delivered) {
-            let durable = match outcome {
-                LeaseOutcome::Acknowledged(lease) => lease.acknowledge(),
-                LeaseOutcome::PartlyAcknowledged(items, lease) => lease.acknowledge_first(items),
-                LeaseOutcome::Unacknowledged(_) => None,
-            };
-            self.durable = durable.or_else(|| self.durable.take());
-        }
+        self.deliveries.finish();
         self.in_flight.clear();
         let called = Instant::now();
         let durable = self.wait_until_durable(options);
