@@ -12,6 +12,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -92,11 +93,48 @@ impl StreamOptions {
     }
 }
 
-/// The reader's end of a running prefetch thread.
+/// Prefetched batches of a table, in this process or of a server.
 ///
 /// The reader reports how many of the stream's items it has delivered in total. The stream
 /// acknowledges the batches that are delivered completely; on close, it acknowledges the delivered part
 /// of the last batch and returns all other items to the table.
+pub trait BatchStream: Debug + Send {
+    /// Returns the next batch. Before that, waits until earlier acknowledgements are durable, if they may have removed
+    /// items.
+    ///
+    /// # Errors
+    /// The error that ended the stream, for example because the table was dropped, the store was closed, the server
+    /// cannot be reached, or items could not be read and were removed. [`Error::Storage`] if acknowledgements cannot be
+    /// made durable: the next call retries.
+    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch>;
+
+    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or nothing can now
+    /// prevent that it gets them. Returns true if this was recorded; false after [`Self::close`], which has returned
+    /// undelivered items to the table.
+    fn deliver(&mut self, items: u64) -> bool;
+
+    /// Returns the items of the newest batch, which did not reach its reader, to the table.
+    fn return_last(&mut self);
+
+    /// Stops prefetching. Acknowledges the delivered items and returns all others to the table. Then waits
+    /// until the acknowledgements are durable, if they may have removed items. Calling it again waits again.
+    ///
+    /// `at_most` limits the wait for a server's other replies, which begins after that; if `options` has a deadline, it
+    /// is counted from the call.
+    fn close(
+        &mut self,
+        at_most: Duration,
+        options: &mut WaitOptions<'_>,
+    ) -> WaitOutcome<Result<()>>;
+
+    /// The time after which a server returns the items of a batch that is not acknowledged to their table; `None` if they
+    /// do not return, or if it is unknown.
+    fn lease_timeout(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// The reader's end of a running prefetch thread.
 #[derive(Debug)]
 pub struct Stream {
     prefetcher: Arc<Prefetcher>,
@@ -181,14 +219,34 @@ impl Stream {
         })
     }
 
-    /// Returns the next batch. Before that, waits until earlier acknowledgements are durable, if they may have removed
-    /// items.
-    ///
-    /// # Errors
-    /// The error that ended the prefetch thread, for example because the table was dropped, the store was closed, or
-    /// items could not be read and were removed. [`Error::Storage`] if acknowledgements cannot be logged: the next
-    /// call retries.
-    pub fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
+    /// Waits until all acknowledgements that may have removed items from the table are durable.
+    fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
+        let Some(durable) = &mut self.deliveries.durable else {
+            return WaitOutcome::Ready(Ok(()));
+        };
+        let outcome = wait(durable, options);
+        if matches!(outcome, WaitOutcome::Ready(Ok(()))) {
+            self.deliveries.durable = None;
+        }
+        outcome
+    }
+
+    fn stop(&mut self) {
+        self.prefetcher.stop.store(true, Ordering::Release);
+        self.prefetcher.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // The thread catches panics, so this cannot fail.
+            let _ = thread.join();
+        }
+        self.deliveries.finish();
+        let batches = std::mem::take(&mut self.prefetcher.ready.lock().batches);
+        drop(batches);
+    }
+}
+
+impl BatchStream for Stream {
+    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
         self.deliveries.acknowledge_delivered();
         match self.wait_until_durable(options) {
             WaitOutcome::Ready(outcome) => outcome?,
@@ -219,10 +277,7 @@ impl Stream {
         }
     }
 
-    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or nothing can now
-    /// prevent that it gets them. Returns true if this was recorded; false after [`Self::close`], which has returned
-    /// undelivered items to the table.
-    pub fn deliver(&mut self, items: u64) -> bool {
+    fn deliver(&mut self, items: u64) -> bool {
         if self.thread.is_none() {
             return false;
         }
@@ -233,41 +288,17 @@ impl Stream {
         true
     }
 
-    /// Waits until all acknowledgements that may have removed items from the table are durable.
-    fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
-        let Some(durable) = &mut self.deliveries.durable else {
-            return WaitOutcome::Ready(Ok(()));
-        };
-        let outcome = wait(durable, options);
-        if matches!(outcome, WaitOutcome::Ready(Ok(()))) {
-            self.deliveries.durable = None;
-        }
-        outcome
-    }
-
-    /// Returns the items of the newest batch, which did not reach its reader, to the table.
-    pub fn return_last(&mut self) {
+    fn return_last(&mut self) {
         self.deliveries.return_newest();
     }
 
-    /// Stops prefetching. Acknowledges the delivered items and returns all others to the table. Then waits
-    /// until the acknowledgements are durable, if they may have removed items.
-    pub fn close(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
+    fn close(
+        &mut self,
+        _at_most: Duration,
+        options: &mut WaitOptions<'_>,
+    ) -> WaitOutcome<Result<()>> {
         self.stop();
         self.wait_until_durable(options)
-    }
-
-    fn stop(&mut self) {
-        self.prefetcher.stop.store(true, Ordering::Release);
-        self.prefetcher.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // The thread catches panics, so this cannot fail.
-            let _ = thread.join();
-        }
-        self.deliveries.finish();
-        let batches = std::mem::take(&mut self.prefetcher.ready.lock().batches);
-        drop(batches);
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engram_core::{RateLimits, Result, TableOptions};
-use engram_engine::{Engine, SampleOptions, Stream, StreamOptions, Table};
+use engram_engine::{BatchStream, Engine, SampleOptions, Stream, StreamOptions, Table};
 use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls};
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -33,7 +33,7 @@ use crate::memory;
 use crate::sample::{sample_local, sample_remote};
 use crate::scan::{self, PyScan};
 use crate::snapshot::TableSnapshot;
-use crate::stream::{BatchStream, PyStream};
+use crate::stream::PyStream;
 use crate::table_info::table_info_dict;
 use crate::tables::{Location, RemoteStore, Tables};
 
@@ -350,16 +350,15 @@ impl Store {
             length_policy,
             hold,
         };
-        let stream = match &tables {
-            Tables::Local(engine) => detached(py, || {
+        let stream: Box<dyn BatchStream> = match &tables {
+            Tables::Local(engine) => Box::new(detached(py, || {
                 let table = engine.table(table)?;
-                Stream::open(table, Arc::clone(engine.pool()), options).map(BatchStream::Local)
-            })?,
+                Stream::open(table, Arc::clone(engine.pool()), options)
+            })?),
             Tables::Remote(remote) => {
                 // An unknown table must raise an error here, like in process, and not at the first batch.
                 let table = remote.describe_table(py, table, open_timeout)?;
-                let stream = detached(py, || remote.client.stream(&table, options))?;
-                BatchStream::Remote(Box::new(stream))
+                Box::new(detached(py, || remote.client.stream(&table, options))?)
             }
         };
         Ok(PyStream::new(stream, tables, table, timeout, is_single))

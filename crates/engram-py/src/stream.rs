@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use engram_core::Result;
-use engram_engine::{NextBatch, Stream, WaitOptions, WaitOutcome};
-use engram_rpc::client::RemoteStream;
+use engram_engine::{BatchStream, NextBatch, WaitOptions, WaitOutcome};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
@@ -15,60 +13,12 @@ use crate::gil::{ForkGuard, Timeout, check_signals};
 use crate::long_wait::{Blocked, LongWait, blocked_reason};
 use crate::tables::Tables;
 
-/// A stream of batches of a local or a remote table.
-#[derive(Debug)]
-pub(crate) enum BatchStream {
-    Local(Stream),
-    Remote(Box<RemoteStream>),
-}
-
-impl BatchStream {
-    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
-        match self {
-            Self::Local(stream) => stream.next(options),
-            Self::Remote(stream) => stream.next(options),
-        }
-    }
-
-    fn deliver(&mut self, items: u64) -> bool {
-        match self {
-            Self::Local(stream) => stream.deliver(items),
-            Self::Remote(stream) => stream.deliver(items),
-        }
-    }
-
-    fn return_last(&mut self) {
-        match self {
-            Self::Local(stream) => stream.return_last(),
-            Self::Remote(stream) => stream.return_last(),
-        }
-    }
-
-    fn close(
-        &mut self,
-        at_most: Duration,
-        options: &mut WaitOptions<'_>,
-    ) -> WaitOutcome<Result<()>> {
-        match self {
-            Self::Local(stream) => stream.close(options),
-            Self::Remote(stream) => stream.close(at_most, options),
-        }
-    }
-
-    fn lease_timeout(&self) -> Option<Duration> {
-        match self {
-            Self::Local(_) => None,
-            Self::Remote(stream) => stream.lease_timeout(),
-        }
-    }
-}
-
 /// The native class of the iterators of `engram.Dataset`.
 #[pyclass(frozen, name = "Stream", module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PyStream {
     /// A waiting reader holds the lock, without the GIL.
-    stream: ForkGuard<Mutex<BatchStream>>,
+    stream: ForkGuard<Mutex<Box<dyn BatchStream>>>,
     /// For the message of a long wait: the tables, and the name of the one that is sampled.
     tables: ForkGuard<Tables>,
     table: String,
@@ -98,7 +48,7 @@ impl Drop for PyStream {
 
 impl PyStream {
     pub(crate) fn new(
-        stream: BatchStream,
+        stream: Box<dyn BatchStream>,
         tables: Tables,
         table: &str,
         timeout: Timeout,
@@ -120,7 +70,7 @@ impl PyStream {
         self.closing.load(Ordering::Acquire)
     }
 
-    fn lock(stream: &Mutex<BatchStream>) -> MutexGuard<'_, BatchStream> {
+    fn lock(stream: &Mutex<Box<dyn BatchStream>>) -> MutexGuard<'_, Box<dyn BatchStream>> {
         stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::{ColumnData, LengthPolicy};
 use engram_core::{RateLimits, SelectorKind, TableOptions};
-use engram_engine::{Batch, NextBatch, Stream, StreamOptions, Table, WaitOptions};
+use engram_engine::{Batch, BatchStream, NextBatch, Stream, StreamOptions, Table, WaitOptions};
 
 use crate::support::{
     SECOND, error_text, insert_items, item, items, new_engine, new_table, queue_options,
@@ -45,10 +45,11 @@ fn next(stream: &mut Stream, timeout: Duration) -> Option<Batch> {
 }
 
 fn close(stream: &mut Stream) {
-    let _ = stream.close(&mut WaitOptions {
+    let mut options = WaitOptions {
         deadline: None,
         interrupted: &mut || false,
-    });
+    };
+    let _ = stream.close(Duration::ZERO, &mut options);
 }
 
 /// Keys of a batch's items; checks that the data belongs to these items.

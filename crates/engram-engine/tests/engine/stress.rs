@@ -10,7 +10,7 @@ use engram_core::gather::LengthPolicy;
 use engram_core::table::ITEM_OVERHEAD;
 use engram_core::{Error, RateLimits, SelectorKind, TableOptions};
 use engram_engine::{
-    BatchLease, SampleOptions, Stream, StreamOptions, Table, WaitOptions, WaitOutcome,
+    BatchLease, BatchStream, SampleOptions, Stream, StreamOptions, Table, WaitOptions, WaitOutcome,
 };
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

@@ -10,7 +10,9 @@ use engram_core::{
     AlignedBytes, CellSpec, Chunk, DType, Error, Extent, Layout, NewItem, Origin, Result, Schema,
     Trajectory,
 };
-use engram_engine::{BatchLease, NextBatch, Sample, Stream, StreamOptions, Table, WaitOptions};
+use engram_engine::{
+    BatchLease, BatchStream, NextBatch, Sample, Stream, StreamOptions, Table, WaitOptions,
+};
 use smallvec::smallvec;
 
 use crate::support::{

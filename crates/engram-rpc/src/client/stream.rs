@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Result, TableOptions};
-use engram_engine::{DeliveryTracker, NextBatch, StreamOptions, WaitOptions, WaitOutcome, wait};
+use engram_engine::{
+    BatchStream, DeliveryTracker, NextBatch, StreamOptions, WaitOptions, WaitOutcome, wait,
+};
 
 use tokio::task::JoinHandle;
 
@@ -121,12 +123,38 @@ impl RemoteStream {
         }
     }
 
-    /// Returns the next batch. Before that, waits until earlier acknowledgements are durable.
-    ///
-    /// # Errors
-    /// The reason why the request failed: for example, the table was dropped or the server cannot be reached.
-    /// [`Error::Storage`] if acknowledgements cannot be made durable.
-    pub fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
+    /// True if the server has returned the batch's items to their table, or is about to.
+    fn is_stale(&self, batch: &LeasedBatch) -> bool {
+        // The last tenth of the timeout is left for the acknowledgement to arrive.
+        self.lease_timeout()
+            .is_some_and(|timeout| batch.received.elapsed() >= timeout.mul_f64(0.9))
+    }
+
+    /// Waits until all acknowledgements that removed items from a durable store are durable.
+    fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
+        match (&self.durability_error, &self.requests) {
+            (Some(_), Some(requests)) => self.deliveries.durable = Some(requests.confirm_again()),
+            (Some(error), None) => return WaitOutcome::Ready(Err(error.clone())),
+            (None, _) => {}
+        }
+        let Some(durable) = &mut self.deliveries.durable else {
+            return WaitOutcome::Ready(Ok(()));
+        };
+        let outcome = wait(durable, options);
+        if let WaitOutcome::Ready(outcome) = &outcome {
+            self.deliveries.durable = None;
+            let error = outcome.as_ref().err();
+            // If the connection was lost, there is nothing to ask for again: the server returns the items to the table,
+            // or has removed them.
+            let error = error.filter(|error| !matches!(error, Error::Unavailable(_)));
+            self.durability_error = error.cloned();
+        }
+        outcome
+    }
+}
+
+impl BatchStream for RemoteStream {
+    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
         self.deliveries.acknowledge_delivered();
         while self.deliveries.num_batches() >= MAX_UNACKNOWLEDGED {
             self.deliveries.acknowledge_oldest();
@@ -166,23 +194,11 @@ impl RemoteStream {
         }
     }
 
-    /// True if the server has returned the batch's items to their table, or is about to.
-    fn is_stale(&self, batch: &LeasedBatch) -> bool {
-        // The last tenth of the timeout is left for the acknowledgement to arrive.
-        self.lease_timeout()
-            .is_some_and(|timeout| batch.received.elapsed() >= timeout.mul_f64(0.9))
-    }
-
-    /// The time after which the server returns the items of a batch that is not acknowledged; `None` if it is unknown.
-    #[must_use]
-    pub fn lease_timeout(&self) -> Option<Duration> {
+    fn lease_timeout(&self) -> Option<Duration> {
         self.connector.lease_timeout()
     }
 
-    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or nothing can now
-    /// prevent that it gets them. Returns true if this was recorded; false after [`Self::close`], which has returned
-    /// undelivered items to the table.
-    pub fn deliver(&mut self, items: u64) -> bool {
+    fn deliver(&mut self, items: u64) -> bool {
         if self.requests.is_none() {
             return false;
         }
@@ -193,39 +209,12 @@ impl RemoteStream {
         true
     }
 
-    /// Waits until all acknowledgements that removed items from a durable store are durable.
-    fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
-        match (&self.durability_error, &self.requests) {
-            (Some(_), Some(requests)) => self.deliveries.durable = Some(requests.confirm_again()),
-            (Some(error), None) => return WaitOutcome::Ready(Err(error.clone())),
-            (None, _) => {}
-        }
-        let Some(durable) = &mut self.deliveries.durable else {
-            return WaitOutcome::Ready(Ok(()));
-        };
-        let outcome = wait(durable, options);
-        if let WaitOutcome::Ready(outcome) = &outcome {
-            self.deliveries.durable = None;
-            let error = outcome.as_ref().err();
-            // If the connection was lost, there is nothing to ask for again: the server returns the items to the table,
-            // or has removed them.
-            let error = error.filter(|error| !matches!(error, Error::Unavailable(_)));
-            self.durability_error = error.cloned();
-        }
-        outcome
-    }
-
-    /// Returns the items of the last batch to their table, because the batch did not reach the caller.
-    pub fn return_last(&mut self) {
+    fn return_last(&mut self) {
         self.deliveries.return_newest();
     }
 
-    /// Stops prefetching, acknowledges the delivered items and returns the others to their table. Waits until
-    /// acknowledgements that removed items from a durable store are durable, or until the deadline. Then waits until
-    /// the server has handled everything else: for at most `at_most`, but no longer than two seconds, or less if
-    /// `reconnect_timeout` is short. This time begins after the first wait; if `options` has a deadline, it begins with
-    /// the call. Calling it again waits again.
-    pub fn close(
+    /// Waits for the server's other replies no longer than two seconds, or less if `reconnect_timeout` is short.
+    fn close(
         &mut self,
         at_most: Duration,
         options: &mut WaitOptions<'_>,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Lsn, OpSink, Result, TableOp};
 use engram_engine::{
-    BatchLease as _, Engine, NextBatch, StreamOptions, SystemClock, Table, WaitOptions, WaitOutcome,
+    BatchLease as _, BatchStream, Engine, NextBatch, StreamOptions, SystemClock, Table,
+    WaitOptions, WaitOutcome,
 };
 use engram_rpc::client::{BatchRequest, Client, ClientOptions};
 use engram_rpc::pb;
