@@ -12,10 +12,7 @@ use engram_engine::{InsertTicket, Table};
 use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::watch;
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
-
-/// How often tables with a ttl are checked for expired items while a stream waits.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+use tokio::time::sleep;
 
 /// Pause before waiting again until an item is durable, after the journal could not be written.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -48,6 +45,7 @@ struct Completed {
 type PendingItem = Pin<Box<dyn Future<Output = Completed> + Send>>;
 
 /// The pending items of one stream.
+#[derive(Default)]
 pub(super) struct PendingItems {
     items: FuturesUnordered<PendingItem>,
     /// Bytes of the items, counted as for [`MAX_BYTES`].
@@ -56,8 +54,6 @@ pub(super) struct PendingItems {
     tables: HashMap<usize, PendingTable>,
     /// Address of the last item's table; 0 before the first item.
     last_table: usize,
-    /// Fires when tables with a ttl are to be checked for expired items.
-    poll: Interval,
 }
 
 /// A table that has pending items.
@@ -65,20 +61,6 @@ struct PendingTable {
     table: Arc<Table>,
     /// Number of its pending items.
     items: usize,
-}
-
-impl Default for PendingItems {
-    fn default() -> Self {
-        let mut poll = interval(POLL_INTERVAL);
-        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self {
-            items: FuturesUnordered::new(),
-            bytes: 0,
-            tables: HashMap::new(),
-            last_table: 0,
-            poll,
-        }
-    }
 }
 
 impl PendingItems {
@@ -137,21 +119,7 @@ impl PendingItems {
     /// Waits until an item is inserted and durable or has failed; returns its key or the error. `None` if none is
     /// pending.
     pub(super) async fn next(&mut self) -> Option<Result<u64>> {
-        let completed = loop {
-            let has_ttl = |pending: &&PendingTable| pending.table.options().ttl.is_some();
-            let expiring = self.tables.values().filter(has_ttl);
-            let any_expiring = expiring.clone().next().is_some();
-            tokio::select! {
-                biased;
-                completed = self.items.next() => break completed?,
-                // `can_insert` removes expired items, which may make room for pending ones.
-                _ = self.poll.tick(), if any_expiring => {
-                    for pending in expiring {
-                        let _ = pending.table.can_insert(1);
-                    }
-                }
-            }
-        };
+        let completed = self.items.next().await?;
         self.bytes -= completed.bytes;
         if let Entry::Occupied(mut pending) = self.tables.entry(completed.table) {
             pending.get_mut().items -= 1;

@@ -22,10 +22,7 @@ use std::time::Duration;
 use engram_core::{Error, Result};
 use engram_engine::{InsertTicket, UntilDurable};
 use futures_util::{FutureExt as _, Stream};
-use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sleep};
-
-/// How often a waiting batch checks for expired items, in tables whose items expire.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+use tokio::time::{Sleep, sleep};
 
 /// Pause before trying again to make items durable, after a storage error.
 pub(super) const DURABILITY_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -59,8 +56,6 @@ pub(super) struct BatchWait {
     not_durable: usize,
     /// While inserted items are made durable: the `left` of the [`BatchStatus::Durable`] that will report them.
     flushing: Option<(usize, UntilDurable)>,
-    /// If items expire: when to poll the table again. Polling removes expired items, which may make space.
-    expiry_polls: Option<Interval>,
     /// Pause after a storage error.
     retry_delay: Option<Pin<Box<Sleep>>>,
 }
@@ -68,12 +63,6 @@ pub(super) struct BatchWait {
 impl BatchWait {
     /// Waits for a batch of this many items.
     pub(super) fn new(table: Arc<str>, id: u64, ticket: InsertTicket, items: usize) -> Self {
-        let items_expire = ticket.table().options().ttl.is_some();
-        let expiry_polls = items_expire.then(|| {
-            let mut polls = interval_at(Instant::now() + POLL_INTERVAL, POLL_INTERVAL);
-            polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            polls
-        });
         Self {
             table,
             id,
@@ -81,7 +70,6 @@ impl BatchWait {
             not_inserted: items,
             not_durable: items,
             flushing: None,
-            expiry_polls,
             retry_delay: None,
         }
     }
@@ -110,7 +98,7 @@ impl Stream for BatchWait {
         let Some(ticket) = &mut this.ticket else {
             return Poll::Ready(None);
         };
-        let status = loop {
+        let status = 'status: {
             if let Some(delay) = &mut this.retry_delay {
                 ready!(delay.as_mut().poll(context));
                 this.retry_delay = None;
@@ -120,14 +108,14 @@ impl Stream for BatchWait {
                 Poll::Ready(Err(error)) if ticket.is_applied() => {
                     if this.not_inserted > 0 {
                         this.not_inserted = 0;
-                        break BatchStatus::Inserted(0);
+                        break 'status BatchStatus::Inserted(0);
                     }
                     this.retry_delay = Some(Box::pin(sleep(DURABILITY_RETRY_DELAY)));
-                    break BatchStatus::StorageError(error);
+                    break 'status BatchStatus::StorageError(error);
                 }
                 Poll::Ready(outcome) => {
                     this.ticket = None;
-                    break BatchStatus::Done(outcome);
+                    break 'status BatchStatus::Done(outcome);
                 }
                 Poll::Pending => {}
             }
@@ -142,20 +130,17 @@ impl Stream for BatchWait {
             {
                 this.not_durable = left;
                 this.not_inserted = this.not_inserted.min(left);
-                break BatchStatus::Durable(left);
+                break 'status BatchStatus::Durable(left);
             }
             if left < this.not_inserted {
                 this.not_inserted = left;
-                break BatchStatus::Inserted(left);
+                break 'status BatchStatus::Inserted(left);
             }
             if let Some(Poll::Ready(Err(error))) = flushed {
                 this.retry_delay = Some(Box::pin(sleep(DURABILITY_RETRY_DELAY)));
-                break BatchStatus::StorageError(error);
+                break 'status BatchStatus::StorageError(error);
             }
-            match &mut this.expiry_polls {
-                Some(polls) => ready!(polls.poll_tick(context)),
-                None => return Poll::Pending,
-            };
+            return Poll::Pending;
         };
         Poll::Ready(Some((Arc::clone(&this.table), this.id, status)))
     }
