@@ -15,8 +15,9 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use crate::clock::{Clock, SystemClock};
 use crate::disk::Storage;
 use crate::table::Table;
-use crate::table_context::TableContext;
+use crate::table_context::{TableContext, unsent_items_note};
 use crate::ticket::{JournalSpace, UntilDurable};
+use crate::timer::Timer;
 pub use durable::OpenOptions;
 
 /// A store's tables. In-process stores and servers use tables only through an engine.
@@ -90,7 +91,11 @@ impl Engine {
             tables: RwLock::default(),
             reserved_names: Mutex::default(),
             is_closed: RwLock::new(false),
-            context: Arc::new(TableContext::new(clock)),
+            context: Arc::new(TableContext {
+                clock,
+                timer: Timer::default(),
+                unsent_items: AtomicU64::new(0),
+            }),
             backend,
             checkpoint_lock: Mutex::default(),
             pool: Arc::default(),
@@ -151,10 +156,10 @@ impl Engine {
             .fetch_add(current.wrapping_sub(previous), Ordering::Relaxed);
     }
 
-    /// As [`unsent_items_note`](crate::unsent_items_note), for the writers of this engine.
+    /// As [`unsent_items_note`], for the writers of this engine.
     #[must_use]
     pub fn unsent_items_note(&self) -> Option<String> {
-        self.context.unsent_items_note()
+        unsent_items_note(self.context.unsent_items.load(Ordering::Relaxed))
     }
 
     /// Creates an empty table.

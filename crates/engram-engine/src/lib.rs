@@ -41,7 +41,7 @@ pub use outbox::{Outbox, Until};
 pub use replay_buffer::{BufferFlush, ReplayBuffer};
 pub use scan::{Scan, ScanOptions};
 pub use session::SessionRun;
-pub use stream::{BatchStream, NextBatch, Stream, StreamOptions};
+pub use stream::{BatchStream, Stream, StreamOptions};
 pub use table::{SampleOptions, Table};
 pub use table_context::unsent_items_note;
 pub use table_info::TableInfo;

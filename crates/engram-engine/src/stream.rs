@@ -99,14 +99,14 @@ impl StreamOptions {
 /// acknowledges the batches that are delivered completely; on close, it acknowledges the delivered part
 /// of the last batch and returns all other items to the table.
 pub trait BatchStream: Debug + Send {
-    /// Returns the next batch. Before that, waits until earlier acknowledgements are durable, if they may have removed
-    /// items.
+    /// Returns the next batch; `None` at the end, at the deadline, after an interruption, or if the stream is closed.
+    /// Before that, waits until earlier acknowledgements are durable, if they may have removed items.
     ///
     /// # Errors
     /// The error that ended the stream, for example because the table was dropped, the store was closed, the server
     /// cannot be reached, or items could not be read and were removed. [`Error::Storage`] if acknowledgements cannot be
     /// made durable: the next call retries.
-    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch>;
+    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<Option<Batch>>;
 
     /// Reports that the first `items` of the stream's items are delivered: the caller has them, or nothing can now
     /// prevent that it gets them. Returns true if this was recorded; false after [`Self::close`], which has returned
@@ -163,17 +163,6 @@ struct ReadyBatches {
     batches: VecDeque<(Batch, Lease)>,
     /// Result of the prefetch thread; `None` while it runs.
     ended: Option<Result<()>>,
-}
-
-/// Result of [`Stream::next`].
-#[derive(Debug)]
-pub enum NextBatch {
-    /// A batch.
-    Batch(Batch),
-    /// All batches were read, the deadline passed, or the stream is closed.
-    End,
-    /// The wait was interrupted.
-    Interrupted,
 }
 
 impl Stream {
@@ -246,33 +235,32 @@ impl Stream {
 }
 
 impl BatchStream for Stream {
-    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
+    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<Option<Batch>> {
         self.deliveries.acknowledge_delivered();
         match self.wait_until_durable(options) {
             WaitOutcome::Ready(outcome) => outcome?,
-            WaitOutcome::TimedOut => return Ok(NextBatch::End),
-            WaitOutcome::Interrupted => return Ok(NextBatch::Interrupted),
+            WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(None),
         }
         let mut ready = self.prefetcher.ready.lock();
         loop {
             if let Some((batch, lease)) = ready.batches.pop_front() {
                 self.deliveries.push(batch.infos.len(), lease);
                 self.prefetcher.changed.notify_all();
-                return Ok(NextBatch::Batch(batch));
+                return Ok(Some(batch));
             }
             if let Some(outcome) = &ready.ended {
-                return outcome.clone().map(|()| NextBatch::End);
+                return outcome.clone().map(|()| None);
             }
             let now = Instant::now();
             if options.deadline.is_some_and(|deadline| deadline <= now) {
-                return Ok(NextBatch::End);
+                return Ok(None);
             }
             let until = options.deadline.map_or(now + POLL_INTERVAL, |deadline| {
                 deadline.min(now + POLL_INTERVAL)
             });
             self.prefetcher.changed.wait_until(&mut ready, until);
             if MutexGuard::unlocked(&mut ready, || (options.interrupted)()) {
-                return Ok(NextBatch::Interrupted);
+                return Ok(None);
             }
         }
     }

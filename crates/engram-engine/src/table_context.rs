@@ -1,7 +1,7 @@
 //! What the tables of an engine share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use engram_core::text::count;
 
@@ -15,21 +15,6 @@ pub(crate) struct TableContext {
     pub(crate) timer: Timer,
     /// Number of items in unfinished chunks of in-process writers.
     pub(crate) unsent_items: AtomicU64,
-}
-
-impl TableContext {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self {
-            clock,
-            timer: Timer::default(),
-            unsent_items: AtomicU64::new(0),
-        }
-    }
-
-    /// As [`unsent_items_note`], for these writers.
-    pub(crate) fn unsent_items_note(&self) -> Option<String> {
-        unsent_items_note(self.unsent_items.load(Ordering::Relaxed))
-    }
 }
 
 /// Returns a note about this many items of all tables in unfinished chunks, because of which a table may have fewer

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use engram_core::{Draw, Error, Lsn, OpSink, Result};
 
 use crate::lease::{Lease, Sample};
 use crate::table::{QueueState, Table};
+use crate::table_context::unsent_items_note;
 use crate::timer::Alarm;
 
 /// The reason for a sample that waited because all items were drawn, once its own are back in the table.
@@ -123,21 +125,21 @@ impl Drop for InsertTicket {
 /// sample that was complete when the ticket was created, which is final.
 #[derive(Debug)]
 pub struct SampleTicket {
-    table: Arc<Table>,
+    pub(crate) table: Arc<Table>,
     /// Maximum number of draws.
-    n: usize,
+    pub(crate) n: usize,
     /// Minimum number of draws.
-    at_least: usize,
-    leased: bool,
+    pub(crate) at_least: usize,
+    pub(crate) leased: bool,
     /// Id in the table's queue; `None` once the draws are in `draws` or were returned to the caller.
-    id: Option<u64>,
-    draws: Vec<Draw>,
-    deadline: Option<Deadline>,
+    pub(crate) id: Option<u64>,
+    pub(crate) draws: Vec<Draw>,
+    pub(crate) deadline: Option<Deadline>,
 }
 
 /// When a call stops waiting.
 #[derive(Debug)]
-struct Deadline {
+pub(crate) struct Deadline {
     time: Instant,
     /// The timeout that ends then, for the error text.
     seconds: f64,
@@ -146,24 +148,6 @@ struct Deadline {
 }
 
 impl SampleTicket {
-    pub(crate) fn new(
-        table: &Arc<Table>,
-        (n, at_least): (usize, usize),
-        leased: bool,
-        id: Option<u64>,
-        draws: Vec<Draw>,
-    ) -> Self {
-        Self {
-            table: Arc::clone(table),
-            n,
-            at_least,
-            leased,
-            id,
-            draws,
-            deadline: None,
-        }
-    }
-
     /// Limits the wait to this many seconds from now; `None` means no limit, also for a timeout too long for an
     /// `Instant`. At the deadline, the ticket is ready with the items drawn so far if they are at least the minimum;
     /// otherwise they return to the table, and it fails with [`Error::DeadlineExceeded`].
@@ -259,7 +243,8 @@ impl SampleTicket {
                     } else {
                         before.sampling_blocked
                     };
-                    let reasons = [blocked, self.table.context.unsent_items_note()];
+                    let unsent = self.table.context.unsent_items.load(Ordering::Relaxed);
+                    let reasons = [blocked, unsent_items_note(unsent)];
                     let reasons = reasons.into_iter().flatten();
                     let reasons =
                         reasons.fold(String::new(), |text, reason| format!("{text}; {reason}"));

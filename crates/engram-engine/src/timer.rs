@@ -36,8 +36,9 @@ struct Alarms {
 #[derive(Debug)]
 pub(crate) struct Alarm {
     timer: Arc<Shared>,
-    /// Its time and number.
-    key: (Instant, u64),
+    /// When the task is woken.
+    pub(crate) time: Instant,
+    number: u64,
 }
 
 impl Timer {
@@ -45,8 +46,8 @@ impl Timer {
     pub(crate) fn wake_at(&self, time: Instant, waker: Waker) -> Alarm {
         let mut alarms = self.0.alarms.lock();
         alarms.count += 1;
-        let key = (time, alarms.count);
-        alarms.wakers.insert(key, waker);
+        let number = alarms.count;
+        alarms.wakers.insert((time, number), waker);
         if !alarms.has_thread {
             let shared = Arc::clone(&self.0);
             let thread = std::thread::Builder::new().name("engram-timer".into());
@@ -57,7 +58,8 @@ impl Timer {
         }
         Alarm {
             timer: Arc::clone(&self.0),
-            key,
+            time,
+            number,
         }
     }
 }
@@ -92,17 +94,15 @@ impl Shared {
     }
 }
 
-impl Alarm {
-    /// When the task is woken.
-    pub(crate) fn time(&self) -> Instant {
-        self.key.0
-    }
-}
-
 impl Drop for Alarm {
     fn drop(&mut self) {
         // Dropped after the unlock.
-        let _waker = self.timer.alarms.lock().wakers.remove(&self.key);
+        let _waker = self
+            .timer
+            .alarms
+            .lock()
+            .wakers
+            .remove(&(self.time, self.number));
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
         // The thread waits without limit, or until an alarm that was dropped.
         let last = set(5, 10);
         assert_eq!(woken.recv().unwrap(), 5);
-        assert!(last.time() <= Instant::now());
+        assert!(last.time <= Instant::now());
         assert!(woken.try_recv().is_err());
     }
 

@@ -152,11 +152,6 @@ impl Timeout {
         Duration::try_from_secs_f64(self.seconds?).ok()
     }
 
-    /// The timeout in seconds; `None` means no limit.
-    pub(crate) fn as_option(self) -> Option<f64> {
-        self.seconds
-    }
-
     /// The timeout in seconds; infinity means no limit.
     pub(crate) fn seconds(self) -> f64 {
         self.seconds.unwrap_or(f64::INFINITY)

@@ -45,7 +45,7 @@ pub(crate) fn sample_remote(
     request: BatchRequest,
     timeout: Timeout,
 ) -> PyResult<Batch> {
-    let (table, n) = (request.table.clone(), request.n as usize);
+    let (table, n) = (request.table.clone(), request.options.n);
     let tables = Tables::Remote(Arc::clone(remote));
     let ticket = remote.client.sample(request);
     let sampled = async {

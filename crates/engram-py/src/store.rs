@@ -290,24 +290,19 @@ impl Store {
         let timeout = Timeout::from_python(timeout)?;
         let pad = arguments::boolean("`pad`", pad)?;
         let length_policy = length_policy(pad);
+        let options = SampleOptions {
+            n,
+            at_least: at_least.unwrap_or(n),
+            lease: false,
+            timeout: Some(timeout.seconds()),
+        };
         match self.tables(py)? {
-            Tables::Local(engine) => {
-                let options = SampleOptions {
-                    n,
-                    at_least: at_least.unwrap_or(n),
-                    lease: false,
-                    timeout: timeout.as_option(),
-                };
-                sample_local(py, &engine, table, options, length_policy)
-            }
+            Tables::Local(engine) => sample_local(py, &engine, table, options, length_policy),
             Tables::Remote(remote) => {
                 let request = BatchRequest {
                     table: table.into(),
-                    n: u32::try_from(n).unwrap_or(u32::MAX),
-                    at_least: u32::try_from(at_least.unwrap_or(n)).unwrap_or(u32::MAX),
-                    timeout: timeout.duration(),
-                    pad,
-                    lease: false,
+                    options,
+                    length_policy,
                 };
                 sample_remote(py, &remote, request, timeout)
             }

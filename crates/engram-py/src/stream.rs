@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use engram_engine::{BatchStream, NextBatch, WaitOptions, WaitOutcome};
+use engram_engine::{BatchStream, WaitOptions, WaitOutcome};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
@@ -105,7 +105,7 @@ impl PyStream {
             Self::lock(stream).next(&mut options)
         });
         match next.map_err(|error| errors::to_py(py, &error))? {
-            NextBatch::Batch(batch) => {
+            Some(batch) => {
                 let batch = Batch::new(py, batch.columns, batch.infos, self.single);
                 if batch.is_err() {
                     py.detach(|| Self::lock(stream).return_last());
@@ -114,7 +114,7 @@ impl PyStream {
             }
             // If no signal handler raised, this is the end, the timeout has passed, or another thread closed the
             // stream.
-            NextBatch::End | NextBatch::Interrupted => raised.map_or(Ok(None), Err),
+            None => raised.map_or(Ok(None), Err),
         }
     }
 

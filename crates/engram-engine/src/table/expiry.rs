@@ -32,21 +32,18 @@ pub(super) fn waker(table: &Weak<Table>) -> Waker {
 impl Table {
     /// If calls wait, sets an alarm for the next expiry. `now` is the clock's reading.
     pub(super) fn set_expiry_alarm(&self, locked: &mut LockedTable, now: u64) {
-        if self.options.ttl.is_none()
-            || (locked.inserts.is_empty() && locked.first_unserved_sample().is_none())
-        {
-            return;
-        }
         let Some(expiry) = locked.state.next_expiry() else {
             return;
         };
-        let now_instant = Instant::now();
-        let delay = Duration::from_nanos(expiry.saturating_sub(now)).max(MIN_INTERVAL);
-        let Some(time) = now_instant.checked_add(delay) else {
+        if locked.inserts.is_empty() && locked.first_unserved_sample().is_none() {
             return;
-        };
+        }
+        let began = Instant::now();
+        let delay = Duration::from_nanos(expiry.saturating_sub(now)).max(MIN_INTERVAL);
         let alarm = locked.expiry_alarm.as_ref();
-        if !alarm.is_some_and(|alarm| (now_instant..=time).contains(&alarm.time())) {
+        if let Some(time) = began.checked_add(delay)
+            && !alarm.is_some_and(|alarm| (began..=time).contains(&alarm.time))
+        {
             let alarm = (self.context.timer).wake_at(time, self.expiry_waker.clone());
             locked.expiry_alarm = Some(alarm);
         }

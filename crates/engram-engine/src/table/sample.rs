@@ -24,7 +24,7 @@ pub struct SampleOptions {
     /// Lease the items even if sampling removes none. If it can remove items, they are leased in any case: they return
     /// to the table if they do not reach the caller.
     pub lease: bool,
-    /// Seconds after which the call fails if it has fewer than `at_least` items; `None` means no limit.
+    /// Seconds after which the call fails if it has fewer than `at_least` items; `None` or infinity mean no limit.
     pub timeout: Option<f64>,
 }
 
@@ -98,6 +98,14 @@ impl Table {
             );
             Ok(Some(id))
         })?;
-        Ok(SampleTicket::new(self, (n, at_least), leased, id, draws))
+        Ok(SampleTicket {
+            table: Arc::clone(self),
+            n,
+            at_least,
+            leased,
+            id,
+            draws,
+            deadline: None,
+        })
     }
 }

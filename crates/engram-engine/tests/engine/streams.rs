@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use engram_core::gather::{ColumnData, LengthPolicy};
 use engram_core::{RateLimits, SelectorKind, TableOptions};
-use engram_engine::{Batch, BatchStream, NextBatch, Stream, StreamOptions, Table, WaitOptions};
+use engram_engine::{Batch, BatchStream, Stream, StreamOptions, Table, WaitOptions};
 
 use crate::support::{
     SECOND, error_text, insert_items, item, items, new_engine, new_table, queue_options,
@@ -38,10 +38,7 @@ fn next(stream: &mut Stream, timeout: Duration) -> Option<Batch> {
         deadline: Some(Instant::now() + timeout),
         interrupted: &mut || false,
     };
-    match stream.next(&mut options).unwrap() {
-        NextBatch::Batch(batch) => Some(batch),
-        NextBatch::End | NextBatch::Interrupted => None,
-    }
+    stream.next(&mut options).unwrap()
 }
 
 fn close(stream: &mut Stream) {
@@ -346,10 +343,7 @@ fn a_reader_can_continue_after_an_interrupted_wait() {
         deadline: None,
         interrupted: &mut || true,
     };
-    assert!(matches!(
-        stream.next(&mut options).unwrap(),
-        NextBatch::Interrupted
-    ));
+    assert!(stream.next(&mut options).unwrap().is_none());
     wait_ready(table.insert(items(0..1)).unwrap()).unwrap();
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0]);
 }

@@ -10,9 +10,7 @@ use engram_core::{
     AlignedBytes, CellSpec, Chunk, DType, Error, Extent, Layout, NewItem, Origin, Result, Schema,
     Trajectory,
 };
-use engram_engine::{
-    BatchLease, BatchStream, NextBatch, Sample, Stream, StreamOptions, Table, WaitOptions,
-};
+use engram_engine::{BatchLease, BatchStream, Sample, Stream, StreamOptions, Table, WaitOptions};
 use smallvec::smallvec;
 
 use crate::support::{
@@ -182,7 +180,7 @@ fn a_stream_returns_the_error_once() {
                 interrupted: &mut || false,
             };
             match stream.next(&mut wait) {
-                Ok(NextBatch::Batch(batch)) => {
+                Ok(Some(batch)) => {
                     read.push(batch.infos[0].key.to_string());
                     delivered += 1;
                     assert!(stream.deliver(delivered));

@@ -12,8 +12,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engram_core::gather::LengthPolicy;
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
+use engram_engine::SampleOptions;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -33,16 +35,10 @@ type BarrierReply = oneshot::Sender<Result<()>>;
 pub struct BatchRequest {
     /// Name of the table.
     pub table: String,
-    /// Maximum number of items.
-    pub n: u32,
-    /// Minimum number of items: the server replies as soon as this many are available. 0 means `n`.
-    pub at_least: u32,
-    /// How long the server may wait for `at_least` items; `None` means without limit.
-    pub timeout: Option<Duration>,
-    /// Pad shorter items instead of returning ragged columns.
-    pub pad: bool,
-    /// Put the batch on lease. A batch of a table with `max_times_sampled` is on lease in any case.
-    pub lease: bool,
+    /// What to sample, and how long the server may wait.
+    pub options: SampleOptions,
+    /// How items of different lengths are combined.
+    pub length_policy: LengthPolicy,
 }
 
 /// A command of a [`super::sample_requests::SampleRequests`] for its stream. The first number is the id of a batch or
@@ -83,9 +79,10 @@ impl PendingSample {
         request: BatchRequest,
         result: oneshot::Sender<Result<(ReceivedBatch, Instant)>>,
     ) -> Self {
-        let deadline = |timeout: Duration| Instant::now().checked_add(timeout);
+        let timeout = request.options.timeout;
+        let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         Self {
-            deadline: request.timeout.and_then(deadline),
+            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
             request,
             sent: false,
             sent_ever: false,
@@ -97,28 +94,25 @@ impl PendingSample {
     fn build_request(&self, id: u64) -> pb::BatchRequest {
         let BatchRequest {
             table,
-            n,
-            at_least,
-            pad,
-            lease,
-            ..
+            options,
+            length_policy,
         } = self.request.clone();
+        let number = |items: usize| u32::try_from(items).unwrap_or(u32::MAX);
         // The first request has the timeout as given, because error texts contain it. Requests on later connections
         // have the time that remains.
         let remaining = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        let timeout = if self.sent_ever {
-            self.deadline.map(remaining)
-        } else {
-            self.request.timeout
+        let timeout_s = match self.deadline {
+            Some(deadline) if self.sent_ever => Some(remaining(deadline).as_secs_f64()),
+            deadline => options.timeout.filter(|_| deadline.is_some()),
         };
         pb::BatchRequest {
             id,
             table,
-            n,
-            timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
-            pad,
-            lease,
-            at_least,
+            n: number(options.n),
+            timeout_s,
+            pad: length_policy == LengthPolicy::Pad,
+            lease: options.lease,
+            at_least: number(options.at_least),
         }
     }
 
@@ -355,10 +349,9 @@ impl ReconnectingStream for PendingSamples {
             let error = match error {
                 Error::Unavailable(text) => {
                     let request = &sample.request;
-                    let items = if request.n == 1 {
-                        "1 item was".to_owned()
-                    } else {
-                        format!("{} items were", request.n)
+                    let items = match request.options.n {
+                        1 => "1 item was".to_owned(),
+                        n => format!("{n} items were"),
                     };
                     Error::Unavailable(format!(
                         "{text}; {items} requested from table `{}`",
@@ -392,11 +385,13 @@ mod tests {
         let mut pending = PendingSamples::new(&Arc::new(Pool::with_max_batch(8)));
         let request = BatchRequest {
             table: "t".into(),
-            n: 1,
-            at_least: 1,
-            timeout: None,
-            pad: false,
-            lease: true,
+            options: SampleOptions {
+                n: 1,
+                at_least: 1,
+                lease: true,
+                timeout: None,
+            },
+            length_policy: LengthPolicy::Ragged,
         };
         let (result, receiver) = oneshot::channel();
         pending.handle_command(SampleCommand::Request(

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Result, TableOptions};
 use engram_engine::{
-    BatchStream, DeliveryTracker, NextBatch, StreamOptions, WaitOptions, WaitOutcome, wait,
+    Batch, BatchStream, DeliveryTracker, SampleOptions, StreamOptions, WaitOptions, WaitOutcome,
+    wait,
 };
 
 use tokio::task::JoinHandle;
@@ -31,9 +31,7 @@ const MAX_UNACKNOWLEDGED: usize = 500;
 
 /// Batches of one table, prefetched over a stream of their own.
 ///
-/// A batch is requested, received, returned by [`RemoteStream::next`], delivered and then acknowledged. The reader
-/// reports how many items it has delivered in total; on closing, the other items are returned to their table.
-///
+/// A batch is requested, received, returned by `next`, delivered and then acknowledged.
 /// A batch that waited for so long that its lease ends is cancelled and requested again.
 #[derive(Debug)]
 pub struct RemoteStream {
@@ -111,11 +109,13 @@ impl RemoteStream {
             }
             let ticket = requests.send(BatchRequest {
                 table: self.table.clone(),
-                n: u32::try_from(n).unwrap_or(u32::MAX),
-                at_least: u32::try_from(at_least).unwrap_or(u32::MAX),
-                timeout: None,
-                pad: length_policy == LengthPolicy::Pad,
-                lease: true,
+                options: SampleOptions {
+                    n,
+                    at_least,
+                    lease: true,
+                    timeout: None,
+                },
+                length_policy,
             });
             self.in_flight.push_back((n, ticket));
             self.items_requested += n as u64;
@@ -154,7 +154,7 @@ impl RemoteStream {
 }
 
 impl BatchStream for RemoteStream {
-    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
+    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<Option<Batch>> {
         self.deliveries.acknowledge_delivered();
         while self.deliveries.num_batches() >= MAX_UNACKNOWLEDGED {
             self.deliveries.acknowledge_oldest();
@@ -163,17 +163,15 @@ impl BatchStream for RemoteStream {
             // If the connection was lost, the next connection continues with the items that are left.
             WaitOutcome::Ready(Ok(()) | Err(Error::Unavailable(_))) => {}
             WaitOutcome::Ready(Err(error)) => return Err(error),
-            WaitOutcome::TimedOut => return Ok(NextBatch::End),
-            WaitOutcome::Interrupted => return Ok(NextBatch::Interrupted),
+            WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(None),
         }
         loop {
             let Some((n, ticket)) = self.in_flight.front_mut() else {
-                return Ok(NextBatch::End);
+                return Ok(None);
             };
             let outcome = match wait(ticket, options) {
                 WaitOutcome::Ready(outcome) => outcome,
-                WaitOutcome::TimedOut => return Ok(NextBatch::End),
-                WaitOutcome::Interrupted => return Ok(NextBatch::Interrupted),
+                WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(None),
             };
             let n = *n;
             self.in_flight.pop_front();
@@ -190,7 +188,7 @@ impl BatchStream for RemoteStream {
             self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
             self.deliveries.push(batch.infos.len(), lease);
             self.prefetch();
-            return Ok(NextBatch::Batch(batch));
+            return Ok(Some(batch));
         }
     }
 

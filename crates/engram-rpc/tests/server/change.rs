@@ -1,6 +1,7 @@
 //! Priority updates and deletions over the network.
 
-use engram_engine::BatchLease as _;
+use engram_core::gather::LengthPolicy;
+use engram_engine::{BatchLease as _, SampleOptions};
 use engram_rpc::client::{BatchRequest, Client, ClientOptions};
 use engram_rpc::pb;
 use engram_rpc::pb::change_request::Change;
@@ -73,11 +74,13 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_in_fli
     for round in 0..20 {
         let request = BatchRequest {
             table: "t".into(),
-            n: 1,
-            at_least: 1,
-            timeout: None,
-            pad: false,
-            lease: true,
+            options: SampleOptions {
+                n: 1,
+                at_least: 1,
+                lease: true,
+                timeout: None,
+            },
+            length_policy: LengthPolicy::Ragged,
         };
         client.sample(request).await.unwrap().lease.acknowledge();
         // Each update finds the item that the next deletion removes.

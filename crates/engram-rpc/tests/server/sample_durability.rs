@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Lsn, OpSink, Result, TableOp};
 use engram_engine::{
-    BatchLease as _, BatchStream, Engine, NextBatch, StreamOptions, SystemClock, Table,
+    BatchLease as _, BatchStream, Engine, SampleOptions, StreamOptions, SystemClock, Table,
     WaitOptions, WaitOutcome,
 };
 use engram_rpc::client::{BatchRequest, Client, ClientOptions};
@@ -231,11 +231,13 @@ async fn an_acknowledgement_that_is_durable_is_not_waited_for_again() {
     for _ in 0..2 {
         let batch = client.sample(BatchRequest {
             table: "t".into(),
-            n: 1,
-            at_least: 1,
-            timeout: None,
-            pad: false,
-            lease: false,
+            options: SampleOptions {
+                n: 1,
+                at_least: 1,
+                lease: false,
+                timeout: None,
+            },
+            length_policy: LengthPolicy::Ragged,
         });
         let batch = timeout(STEP_TIMEOUT, batch).await.unwrap().unwrap();
         log.stall();
@@ -269,7 +271,7 @@ fn a_stream_fails_until_its_acknowledgements_are_durable() {
     };
     for delivered in [1, 2] {
         let next = stream.next(&mut wait);
-        assert!(matches!(next, Ok(NextBatch::Batch(_))), "{next:?}");
+        assert!(matches!(next, Ok(Some(_))), "{next:?}");
         log.fail();
         assert!(stream.deliver(delivered));
         for _ in 0..2 {

@@ -50,7 +50,8 @@ struct WaitingRequest {
     abort: AbortHandle,
 }
 
-type WaitFuture = Pin<Box<dyn Future<Output = ServedRequest> + Send>>;
+/// Completes with the position of a request once it is served.
+type WaitFuture = Pin<Box<dyn Future<Output = (u64, Result<Sample>)> + Send>>;
 
 impl RequestQueue {
     /// Number of requests.
@@ -60,16 +61,8 @@ impl RequestQueue {
 
     /// The ids of all requests, in order of arrival.
     pub(super) fn ids(&self) -> impl Iterator<Item = u64> + use<> {
-        let waiting = self
-            .waiting
-            .iter()
-            .map(|(position, waiting)| (*position, waiting.request.id));
-        let served = self
-            .served
-            .iter()
-            .map(|(position, request)| (*position, request.id));
-        let positions: BTreeMap<u64, u64> = waiting.chain(served).collect();
-        positions.into_values()
+        let ids = self.positions.iter().map(|(id, position)| (*position, *id));
+        ids.collect::<BTreeMap<_, _>>().into_values()
     }
 
     /// Adds a request and passes it to its table. Returns false, and adds nothing, if there is one with the same id.
@@ -90,16 +83,12 @@ impl RequestQueue {
             Ok(ticket) => {
                 let (abort, registration) = AbortHandle::new_pair();
                 let waiting = WaitingRequest {
-                    request: request.clone(),
+                    request,
                     table: Arc::clone(ticket.table()),
                     abort,
                 };
                 self.waiting.insert(position, waiting);
-                let table = Arc::clone(ticket.table());
-                let wait: WaitFuture = Box::pin(async move {
-                    let outcome = ticket.await;
-                    served_request(&request, outcome, Some(table))
-                });
+                let wait: WaitFuture = Box::pin(async move { (position, ticket.await) });
                 self.waits.push(Abortable::new(wait, registration));
             }
             Err(error) => {
@@ -141,12 +130,12 @@ impl RequestQueue {
     /// not return if no request is waiting, or the requests are suspended.
     pub(super) async fn progress(&mut self) {
         match self.waits.next().await {
-            Some(Ok(served)) => {
+            Some(Ok((position, outcome))) => {
                 // The request may have been cancelled.
-                if let Some(position) = self.positions.get(&served.id)
-                    && self.waiting.remove(position).is_some()
+                if let Some(WaitingRequest { request, table, .. }) = self.waiting.remove(&position)
                 {
-                    self.served.insert(*position, served);
+                    let served = served_request(&request, outcome, Some(table));
+                    self.served.insert(position, served);
                 }
             }
             Some(Err(_aborted)) => {}
