@@ -92,7 +92,7 @@ fn finish<L: BatchLease + Send>(
         let mut durable = pin!(async {
             match durable.await {
                 // Ignored, because the caller has the items: a store that reopens the directory might sample them again.
-                Err(Error::Storage(_)) => Ok(()),
+                Err(Error::Storage(_) | Error::Closed(_)) => Ok(()),
                 outcome => outcome,
             }
         });

@@ -1,7 +1,7 @@
 """Converts the engine's table info to Reverb's `TableInfo`."""
 
 import sys
-from typing import Any
+from typing import Any, assert_never
 
 import engram
 from engram import selectors
@@ -74,7 +74,7 @@ def _selector_options(selector: selectors.Selector) -> KeyDistributionOptions:
         case selectors.Lifo():
             return KeyDistributionOptions(lifo=True, is_deterministic=True)
         case _:
-            raise NotImplementedError(f"which of Reverb's selectors is nearest to {selector!r} is not defined")
+            assert_never(selector)
 
 
 def _finite(bound: float) -> float:
