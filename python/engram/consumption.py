@@ -68,7 +68,11 @@ class ConsumptionTracker:
         self._max_hold = MAX_HOLD  # seconds; less if the server's lease timeout is short
 
     def begin(self, stream: _engram.Stream) -> None:
-        """Counts the items of a new stream from now on. Items that are not consumed have returned to their table."""
+        """Counts the items of a new stream from now on. Items that are not consumed have returned to their table.
+
+        Args:
+            stream: The engine's stream, which `Dataset.read` passes.
+        """
         if (kept := self.consumed - self._passed_items) < len(self._first_pieces):
             self.num_pieces = self._first_pieces[kept]
             del self._first_pieces[kept:]
@@ -95,7 +99,11 @@ class ConsumptionTracker:
         self.delivered = self.consumed
 
     def add_items(self, pieces: Iterable[int]) -> None:
-        """Adds the next items, given the number of pieces of each."""
+        """Adds the next items.
+
+        Args:
+            pieces: The number of pieces of each item.
+        """
         passed = bisect_left(self._first_pieces, self._delivered_pieces)
         del self._first_pieces[:passed]
         self._passed_items += passed
@@ -103,11 +111,25 @@ class ConsumptionTracker:
         self.num_pieces = self._first_pieces.pop()
 
     def count_pieces(self, pieces: int) -> int:
-        """Counts `pieces` more pieces as delivered; returns the number of items that are then consumed."""
+        """Counts more pieces as delivered.
+
+        Args:
+            pieces: Number of pieces delivered since the last call.
+
+        Returns:
+            The number of items that are then consumed, for `consumed` or `delivered`.
+        """
         return self.count_pieces_up_to(self._delivered_pieces + pieces)
 
     def count_pieces_up_to(self, total: int) -> int:
-        """Counts `total` pieces in total as delivered; returns the number of items that are then consumed."""
+        """Counts the first `total` pieces as delivered.
+
+        Args:
+            total: Number of pieces delivered in total, as counted by `num_pieces`.
+
+        Returns:
+            The number of items that are then consumed, for `consumed` or `delivered`.
+        """
         self._delivered_pieces = total
         return max(self.consumed, self._passed_items + bisect_left(self._first_pieces, total))
 

@@ -22,7 +22,7 @@ def interrupting():
 
 @pytest.mark.parametrize("kind", ["batches", "steps"])
 def test_ctrl_c_loses_and_repeats_nothing(open_store, interrupting, kind):
-    capacity = 10_000
+    capacity = 40_000
     store = open_store(Table.queue("t", max_size=capacity))
     # An iteration in process reads a thousand items within the time of one interrupt.
     items = capacity if isinstance(store, Store) else 2_000

@@ -1,9 +1,7 @@
 """A table's options in `info`, in process, remote and from disk."""
 
 import copy
-import dataclasses
 import math
-import types
 import typing
 
 import numpy as np
@@ -55,14 +53,6 @@ def test_info_has_the_selectors_that_the_tables_were_given(open_store, tmp_path,
             infos = store.info()
             assert (infos["sampler"].sampler, infos["remover"].remover) == (selector, selector)
             assert _table_info.to_reverb_info(infos["sampler"]).sampler_options is not None
-
-
-def test_a_selector_without_an_equivalent_in_reverb_is_named(open_store):
-    info = open_store(Table("t")).info()["t"]
-    unknown = types.SimpleNamespace(kind="Oldest")
-    text = r"^which of Reverb's selectors is nearest to namespace\(kind='Oldest'\) is not defined$"
-    with pytest.raises(NotImplementedError, match=text):
-        _table_info.to_reverb_info(dataclasses.replace(info, sampler=unknown))
 
 
 LIMITERS = (

@@ -79,7 +79,11 @@ def numpy_leaves(columns: list[Array], splits: list[Array | None]) -> list[Any]:
 
 
 def item_block(native: _engram.Batch) -> ColumnBlock:
-    """Returns the items of a batch."""
+    """Returns the items of a batch.
+
+    Args:
+        native: The engine's batch, which `Dataset.read` passes to `convert`.
+    """
     columns, splits, lengths, structure = native.flat()
     info = Info(
         native.key(),
