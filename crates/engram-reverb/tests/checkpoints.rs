@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engram_core::{RateLimits, SelectorKind, TableOptions};
+use engram_core::TableOptions;
 use engram_engine::{Durability, Engine, OpenOptions, StorageOptions};
 use engram_reverb::pb::reverb_service_server::ReverbService as _;
 use engram_reverb::{Reverb, pb};
+use engram_testkit::table_options;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::yield_now;
@@ -33,17 +34,8 @@ impl TemporaryStore {
             keep: 1,
         };
         let table = TableOptions {
-            name: "table".into(),
             max_size: 10,
-            max_bytes: None,
-            max_times_sampled: 0,
-            ttl: None,
-            sampler: SelectorKind::Fifo,
-            remover: SelectorKind::Fifo,
-            limits: RateLimits::min_size(1),
-            signature: None,
-            note: None,
-            seed: 1,
+            ..table_options("table")
         };
         let opening = OpenOptions::default();
         let opened = Engine::open(&path, storage, &opening, vec![table], 1, &mut |_, _| {});

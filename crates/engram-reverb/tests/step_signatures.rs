@@ -7,10 +7,9 @@
 
 use std::sync::Arc;
 
-use engram_core::{
-    CellSpec, ColumnSpec, DType, NewItem, RateLimits, SelectorKind, Signature, TableOptions,
-};
+use engram_core::{CellSpec, ColumnSpec, DType, NewItem, Signature, TableOptions};
 use engram_reverb::{ChunkDecoder, ChunksByKey, decode_item, encode_tensor, pb};
+use engram_testkit::table_options;
 use pb::flat_trajectory::{ChunkSlice, Column};
 use smallvec::smallvec;
 
@@ -22,20 +21,11 @@ fn options(x: &[Option<usize>]) -> TableOptions {
         shape: shape.into(),
     };
     TableOptions {
-        name: "t".into(),
-        max_size: 10,
-        max_bytes: None,
-        max_times_sampled: 0,
-        ttl: None,
-        sampler: SelectorKind::Fifo,
-        remover: SelectorKind::Fifo,
-        limits: RateLimits::min_size(1),
         signature: Some(Arc::new(Signature {
             columns: Box::new([column("x", x), column("y", &[])]),
             structure: r#"{"d":[["x",0],["y",0]]}"#.into(),
         })),
-        note: None,
-        seed: 1,
+        ..table_options("t")
     }
 }
 
