@@ -68,7 +68,13 @@ class TableStore:
                 f'`priorities` must map table names to priorities, such as {{"replay": 1.0}}; '
                 f"got {_checks.short_repr(priorities)}"
             )
-        return self._native.insert(data, list(priorities.items()), timeout, time_axis)
+        try:
+            return self._native.insert(data, list(priorities.items()), timeout, time_axis)
+        except InvalidArgumentError as error:
+            if isinstance(data, str):
+                hint = f'; `insert` takes the data first, then the priorities, such as {{"{data}": 1.0}}'
+                raise InvalidArgumentError(f"{error}{hint}") from None
+            raise
 
     def insert_batch(
         self,

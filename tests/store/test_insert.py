@@ -163,6 +163,16 @@ def test_bad_items_are_rejected(open_store, data, options, error, text):
     assert store.info()["t"].size == 0
 
 
+def test_exchanged_arguments_are_named(open_store):
+    text = "the priority for `x` must be a number; got 'one' (str)"
+    hint = '; `insert` takes the data first, then the priorities, such as {"t": 1.0}'
+    store = open_store(Table("t"))
+    with raises(InvalidArgumentError, text + hint):
+        store.insert("t", {"x": "one"})
+    with raises(InvalidArgumentError, text):
+        store.insert({"x": 1}, {"x": "one"})
+
+
 def test_a_nest_that_contains_itself_is_rejected(open_store):
     nest = []
     nest.append(nest)
