@@ -166,6 +166,7 @@ lint-sources: .venv/.dev ## Check formatting, lints, types, file sizes and words
 	@echo "==> Lint: Rust (a few minutes the first time)"
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	@cargo clippy --package engram-rpc --no-default-features --locked --quiet -- -D warnings
 	@echo "==> Lint: Python"
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/ruff check --quiet

@@ -12,6 +12,7 @@ mod listeners;
 mod manage;
 mod metrics;
 mod options;
+mod reverb;
 mod router;
 mod sample;
 mod scan;

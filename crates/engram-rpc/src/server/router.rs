@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use engram_codec::CallBudget;
-use engram_reverb::Reverb;
-use engram_reverb::pb::reverb_service_server::ReverbServiceServer;
 use http_body_util::BodyExt as _;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
@@ -15,6 +13,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::connection::ConnectionInfo;
 use super::counters::{Call, OpenGuard};
+use super::reverb::ReverbService;
 use super::service::Service;
 use super::service_state::ServiceState;
 use super::whole_messages::WholeMessages;
@@ -29,7 +28,7 @@ const HEALTH_PATH: &str = "/grpc.health.v1.Health/";
 #[derive(Debug)]
 pub(super) struct Router<H> {
     pub(super) engram: EngramServer<Service>,
-    pub(super) reverb: ReverbServiceServer<Reverb>,
+    pub(super) reverb: ReverbService,
     pub(super) health: HealthServer<H>,
     pub(super) state: Arc<ServiceState>,
 }
@@ -68,9 +67,9 @@ impl<H: Health> Router<H> {
     /// Passes a call to its service, which receives each message of the request once all of its bytes have arrived.
     fn route(&mut self, request: Request<Body>) -> BoxFuture<Response<Body>, Infallible> {
         let path = request.uri().path();
-        let reverb_method = path.strip_prefix(engram_reverb::PATH);
+        let reverb_method = ReverbService::method(path);
         let max_message_bytes = match reverb_method {
-            Some(_) => engram_reverb::MAX_MESSAGE_BYTES,
+            Some(_) => ReverbService::MAX_MESSAGE_BYTES,
             None => MAX_MESSAGE_BYTES,
         };
         let reverb_call = reverb_method.map(Call::from_reverb_method);

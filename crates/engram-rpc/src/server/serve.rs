@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use engram_codec::ReplyBudget;
 use engram_core::{Error, Result};
-use engram_reverb::Reverb;
 use futures_util::TryStreamExt as _;
 use futures_util::stream::{self, StreamExt as _, select_all};
 use tokio::net::{TcpListener, UnixListener};
@@ -25,6 +24,7 @@ use super::connection::accept_connections;
 use super::listeners::Listeners;
 use super::metrics::{self, MetricsEndpoint};
 use super::options::{ServerOptions, ServerTls};
+use super::reverb::ReverbService;
 use super::router::Router;
 use super::service::Service;
 use super::shutdown::ShutdownSignal;
@@ -53,7 +53,7 @@ pub(super) struct ServerRuntime {
     tcp: Transport,
     unix: Transport,
     service: Service,
-    reverb: Reverb,
+    reverb: ReverbService,
     token_check: TokenCheck,
     metrics_endpoint: MetricsEndpoint,
     first_call_timeout: Duration,
@@ -80,7 +80,7 @@ impl ServerRuntime {
             None => build_transport(),
         };
         let engine = Arc::clone(&service.state().engine);
-        let reverb = Reverb::new(engine, shutdown.receiver())?;
+        let reverb = ReverbService::new(engine, shutdown.receiver())?;
         let metrics_endpoint = MetricsEndpoint {
             state: Arc::clone(service.state()),
             token_check: token_check.clone(),
@@ -149,7 +149,7 @@ impl ServerRuntime {
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let router = Router {
             engram,
-            reverb: self.reverb.server(),
+            reverb: self.reverb,
             health: health_service,
             state,
         };
