@@ -11,11 +11,11 @@ use engram_core::{
 use pyo3::prelude::*;
 use pyo3::types::PyWeakrefReference;
 
+use crate::blocked_reason::{Blocked, blocked_reason};
 use crate::errors;
 use crate::gil::{Timeout, detached};
 use crate::insert_item::{insert_local, insert_remote};
 use crate::leaf::{Leaf, describe_column, prevent_resize};
-use crate::long_wait::{Blocked, blocked_reason};
 use crate::structure::{Structure, with_array_hint};
 use crate::tables::{TOTAL_REPLY_GRACE, Tables};
 
