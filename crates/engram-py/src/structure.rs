@@ -83,16 +83,6 @@ impl Structure {
         layout_of(&self.names, &self.text)
     }
 
-    /// Appends the leaves of a nest of this structure. Returns false if its structure differs; some leaves may have
-    /// been appended then.
-    pub(crate) fn flatten<'py>(
-        &self,
-        tree: &Bound<'py, PyAny>,
-        leaves: &mut Leaves<'py>,
-    ) -> PyResult<bool> {
-        self.root.flatten(tree, leaves)
-    }
-
     /// Appends the leaves of a nest that may lack leaves of this structure, which become `None`. Returns false if the
     /// nest has other leaves; some leaves may have been appended then.
     pub(crate) fn flatten_part<'py>(

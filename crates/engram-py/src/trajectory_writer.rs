@@ -31,7 +31,7 @@ impl TrajectoryState {
     ) -> PyResult<(Arc<Layout>, Vec<Bound<'py, TrajectoryColumn>>)> {
         let mut leaves = Vec::new();
         let is_last_structure = match &self.last_trajectory {
-            Some((structure, _)) => structure.flatten(tree, &mut leaves)?,
+            Some((structure, _)) => structure.root.flatten(tree, &mut leaves)?,
             None => false,
         };
         if !is_last_structure {

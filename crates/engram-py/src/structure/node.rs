@@ -20,8 +20,9 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// See [`Structure::flatten`](super::Structure::flatten).
-    pub(super) fn flatten<'py>(
+    /// Appends the leaves of a nest of this structure. Returns false if its structure differs; some leaves may have
+    /// been appended then.
+    pub(crate) fn flatten<'py>(
         &self,
         tree: &Bound<'py, PyAny>,
         leaves: &mut Leaves<'py>,
