@@ -1,4 +1,4 @@
-"""`read_blocks`: the sizes of its blocks, and when it ends."""
+"""`BlockReader`: the sizes of its blocks, and when it ends."""
 
 import time
 
@@ -7,17 +7,17 @@ import pytest
 from helpers.support import BackgroundCall
 
 import engram
-from engram.compat.reverb._block_reader import FetchOptions, read_blocks
+from engram.compat.reverb._block_reader import BlockReader, FetchOptions
 
 
 def test_items_that_form_no_block_are_read_one_by_one_until_64_fit():
     with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
         for i in range(300):  # item 20 has another shape, so no block can contain both it and others
             store.insert({"x": np.full(3 if i == 20 else 2, i)}, {"t": 1.0})
-        reader = read_blocks(
+        reader = BlockReader(
             store, "t", FetchOptions(max_in_flight=20, max_items=300), lambda block: block.columns[0][:, 0].tolist()
         )
-        blocks = list(reader)
+        blocks = list(reader.blocks())
         assert [each for block in blocks for each in block] == list(range(300))
         sizes = [len(block) for block in blocks]
         # After 64 items that fit, the reader uses blocks again.
@@ -30,7 +30,8 @@ def test_items_that_form_no_block_are_read_one_by_one_until_64_fit():
 def test_a_timeout_is_not_rounded(timeout):
     with engram.Store([engram.Table.queue("t", max_size=4)]) as store:
         began = time.monotonic()
-        blocks = list(read_blocks(store, "t", FetchOptions(max_in_flight=2, timeout=timeout), lambda block: block.size))
+        reader = BlockReader(store, "t", FetchOptions(max_in_flight=2, timeout=timeout), lambda block: block.size)
+        blocks = list(reader.blocks())
         assert set(blocks) <= {None}  # yielded at intervals while there are no items
         assert timeout - 0.002 <= time.monotonic() - began < timeout + 0.09
 
@@ -39,8 +40,8 @@ def test_max_items_counts_items_read_one_by_one():
     with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
         for i in range(100):  # the first item has another shape, so items are read one by one
             store.insert({"x": np.full(3 if i == 0 else 2, i)}, {"t": 1.0})
-        reader = read_blocks(store, "t", FetchOptions(max_in_flight=20, max_items=64), lambda block: block.size)
-        assert list(reader) == [1] * 64
+        reader = BlockReader(store, "t", FetchOptions(max_in_flight=20, max_items=64), lambda block: block.size)
+        assert list(reader.blocks()) == [1] * 64
         assert store.info()["t"].size == 36
 
 
@@ -49,7 +50,7 @@ def test_an_unreachable_server_is_waited_for_although_the_timeout_is_short():
         address, port = server.address, server.port
     options = FetchOptions(max_in_flight=2, timeout=0.05, reconnect_forever=True)
     with engram.Client(address, reconnect_timeout=1.0) as client:
-        reader = read_blocks(client, "t", options, lambda block: block.columns[0].tolist())
+        reader = BlockReader(client, "t", options, lambda block: block.columns[0].tolist()).blocks()
         first = BackgroundCall(lambda: next(block for block in reader if block is not None))
         time.sleep(2.0)  # the timeout and the additional time for a reply pass twice
         with engram.Store([engram.Table.queue("t", max_size=4)]) as store:

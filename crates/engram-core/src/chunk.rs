@@ -16,10 +16,8 @@ use crate::holders::Holders;
 use crate::schema::Schema;
 use crate::shared_bytes::SharedBytes;
 use crate::text::{count, describe_column};
+pub use too_large::MAX_CHUNK_BYTES;
 use too_large::{advice, padded_bytes, too_large};
-
-/// Maximum bytes of a chunk's payload: offsets within a chunk have 32 bits.
-pub const MAX_CHUNK_BYTES: usize = u32::MAX as usize;
 
 /// Position and encoding of one column in its chunk's payload.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,9 @@
 //! be sampled, and draws items. [`RingGather`] copies items into a batch. [`StepBuffer`] combines these.
 
 mod device_cells;
+mod episode_flags;
 mod episode_starts;
+mod filled;
 mod frame_stack;
 mod gather;
 mod hindsight;
@@ -13,6 +15,7 @@ mod items;
 mod largest;
 mod live_state;
 mod memory;
+mod options;
 mod recent_mix;
 mod reopen;
 mod saved;
@@ -25,34 +28,27 @@ mod test_buffer;
 use std::ops::Range;
 
 use crate::aligned::AlignedBytes;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::schema::CellSpec;
 use crate::shared_bytes::SharedBytes;
 pub use device_cells::DeviceCells;
+pub use episode_flags::EpisodeColumns;
+use episode_flags::{CUT, ENDED, FIRST, TERMINATED};
 use episode_starts::EpisodeStarts;
+use filled::filled;
 pub use frame_stack::FrameStack;
-pub use gather::{OutputColumn, OutputSource, RingGather};
+pub use gather::RingGather;
 pub use hindsight::{GoalStrategy, Hindsight};
 pub use index::{Drawn, ItemIndex, ItemStart, Priorities};
-pub use items::{EpisodeColumns, RingItems};
+pub use items::RingItems;
 pub use live_state::{EnvState, LiveState};
 pub use memory::BufferMemory;
 use memory::RingMemory;
+pub use options::{OutputColumn, OutputSource, StepBufferOptions};
 pub use recent_mix::RecentMix;
 pub use saved::{BufferRestore, EnvSteps, SavedRun, StepRun};
 pub use scan::BufferScan;
-pub use step_buffer::{StepBuffer, StepBufferOptions};
-
-/// Flag of a row: the step is the last one of its episode.
-const ENDED: u8 = 1;
-/// Flag of a row: the episode terminated with this step.
-const TERMINATED: u8 = 2;
-/// Flag of a row: the step is the first one of its episode, or the first one after `clear`.
-const FIRST: u8 = 4;
-/// Flag of a row: an episode that is longer than an item is cut before the step.
-const CUT: u8 = 8;
-
-/// What lacks memory, for error texts.
-const THE_BUFFER: &str = "the replay buffer";
+pub use step_buffer::StepBuffer;
 
 /// A ring of steps for each of several environments, column after column.
 ///
@@ -98,23 +94,19 @@ struct EnvRing {
 }
 
 impl Ring {
-    /// Creates an empty ring, in `memory` or, for `None`, on the heap. Python has checked that there is at least one
-    /// environment and one slot.
+    /// Creates an empty ring of these environments and slots per environment. Python has checked that there is at least
+    /// one of each.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if a column or the number of environments is too large.
-    fn new(options: &StepBufferOptions<'_>, memory: Option<RingMemory>) -> Result<Self> {
-        let StepBufferOptions {
-            num_envs,
-            length,
-            episode_columns,
-            ..
-        } = *options;
-        let RingMemory { columns, flags } = match memory {
-            Some(memory) => memory,
-            None => RingMemory::allocate(options)?,
-        };
-        let columns = options.cells.iter().zip(columns);
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) if the number of environments is too large.
+    fn new(
+        cells: &[CellSpec],
+        (num_envs, length): (usize, usize),
+        episode_columns: Option<EpisodeColumns>,
+        memory: RingMemory,
+    ) -> Result<Self> {
+        let RingMemory { columns, flags } = memory;
+        let columns = cells.iter().zip(columns);
         let columns = columns.map(|(cell, bytes)| RingColumn {
             cell_bytes: cell.bytes(),
             bytes,
@@ -427,17 +419,4 @@ impl Ring {
             slot + self.length - steps
         }
     }
-}
-
-/// `n` copies of a value.
-///
-/// # Errors
-/// [`Error::OutOfMemory`] if they cannot be allocated.
-fn filled<T: Clone>(value: T, n: usize) -> Result<Vec<T>> {
-    let mut values = Vec::new();
-    values
-        .try_reserve_exact(n)
-        .map_err(|_| Error::out_of_memory(THE_BUFFER, n.checked_mul(size_of::<T>())))?;
-    values.resize(n, value);
-    Ok(values)
 }

@@ -3,12 +3,10 @@
 mod dense;
 mod heap;
 mod order;
+mod pick;
 mod prioritized;
 
 use std::fmt;
-
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::Rng;
 
 use crate::error::{Error, Result};
 use crate::item::{Rank, Slot};
@@ -16,12 +14,11 @@ use crate::pages::CopyablePages;
 use dense::DenseSlots;
 use heap::Heap;
 use order::InsertionOrder;
+pub use pick::{DrawDistribution, Pick, TableRng};
+pub(crate) use pick::{uniform_below, uniform_unit};
 pub use prioritized::MAX_WEIGHT;
 use prioritized::Prioritized;
 pub(crate) use prioritized::{distribution, draw, weight};
-
-/// The random generator of a table.
-pub type TableRng = Xoshiro256PlusPlus;
 
 /// A strategy and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -144,15 +141,6 @@ impl SelectorKind {
             Some(_) | None => Ok(()),
         }
     }
-}
-
-/// One choice of a selector.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pick {
-    /// Slot of the chosen item.
-    pub slot: Slot,
-    /// The probability of the choice; 1 for deterministic strategies.
-    pub probability: f64,
 }
 
 /// A strategy and the items it chooses among.
@@ -309,52 +297,6 @@ impl Selector {
             Self::Prioritized(prioritized) => prioritized.pick(n, rng, picks),
         }
     }
-}
-
-/// Properties of the distribution of a draw, as needed for importance weights.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DrawDistribution {
-    /// Number of items with a non-zero probability.
-    pub candidates: u64,
-    /// Smallest non-zero probability.
-    pub min_probability: f64,
-}
-
-impl DrawDistribution {
-    /// All of `candidates` items are equally likely.
-    #[must_use]
-    pub fn uniform(candidates: usize) -> Self {
-        #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
-        let min_probability = 1.0 / candidates as f64;
-        Self {
-            candidates: candidates as u64,
-            min_probability,
-        }
-    }
-
-    /// The importance weight of an item of this probability, `(1 / (candidates * probability)) ^ beta` (Schaul et al.
-    /// 2016, section 3.4), not divided by a largest weight.
-    #[must_use]
-    pub fn importance_weight(&self, probability: f64, beta: f64) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
-        let candidates = self.candidates as f64;
-        (1.0 / (candidates * probability)).powf(beta)
-    }
-}
-
-/// A random number, uniform in `[0, 1)`.
-pub(crate) fn uniform_unit(rng: &mut TableRng) -> f64 {
-    const STEP: f64 = 1.0 / 9_007_199_254_740_992.0; // 2^-53
-    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-    let bits = (rng.next_u64() >> 11) as f64;
-    bits * STEP
-}
-
-/// A random number, uniform in `0..n` with a bias below 2^-32 for any table size.
-pub(crate) fn uniform_below(rng: &mut TableRng, n: usize) -> usize {
-    #[expect(clippy::cast_possible_truncation, reason = "the high half is below n")]
-    let number = ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize;
-    number
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod options;
 mod prefetch;
 mod restore;
 mod scan;
+mod session_calls;
 mod sessions;
 mod snapshot;
 
@@ -34,7 +35,7 @@ use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::text::count;
 use crate::trajectory::Trajectory;
 pub use draw::{Draw, Handle, SampledItemInfo};
-pub use options::{MAX_NOTE_BYTES, TableOptions};
+pub use options::{ITEM_OVERHEAD, MAX_NOTE_BYTES, TableOptions};
 pub use restore::{Restore, SavedItem};
 pub use scan::{MAX_KEYS_PER_LOOKUP, ScanItems, ScanOrder};
 pub use sessions::SESSION_IDLE;
@@ -44,9 +45,6 @@ pub use snapshot::{
     Counters, Snapshot, SnapshotBuffers, SnapshotItem, SnapshotPageCounts, SnapshotParts,
     SnapshotStep,
 };
-
-/// Bytes that `max_bytes` counts for the bookkeeping of each item: its slot, key, and entries in the selectors.
-pub const ITEM_OVERHEAD: u64 = 128;
 
 /// Maximum number of items inserted, updated or deleted, or of slots searched, per hold of the table's lock.
 const MAX_ITEMS_PER_LOCK_HOLD: usize = 1024;

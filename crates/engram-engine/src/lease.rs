@@ -5,6 +5,8 @@
 //! sample ──► leased ──┤
 //!                     └─ drop ─────────► the item is available again, as if it had not been sampled
 //! ```
+//!
+//! `table.rs` states why it, `ticket.rs` and this file import each other.
 
 use std::sync::Arc;
 

@@ -3,6 +3,10 @@
 //! Each call that changes the table also serves the waiting calls that can proceed now, in order,
 //! before it releases the lock: for example, an insert completes a sample that waits for the item.
 //! The work done per lock hold is bounded. `serve.rs` explains the queues.
+//!
+//! This file, `expiry.rs`, `tickets.rs`, `ticket.rs` and `lease.rs` import each other: a table returns tickets, which
+//! become leases, and creates a waker; each of these refers to its table, to poll it, to withdraw from it when dropped,
+//! and to remove expired items.
 
 mod expiry;
 mod sample;
@@ -30,15 +34,8 @@ use crate::table_context::TableContext;
 use crate::table_info::{Meter, TableInfo};
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 pub use sample::SampleOptions;
-use serve::{AfterUnlock, LockedTable, SessionCursor, WaitingInsert};
+use serve::{AfterUnlock, LockedTable, MAX_RETURNED_PER_LOCK, SessionCursor, WaitingInsert};
 pub(crate) use tickets::QueueState;
-
-/// Maximum number of unleased draws made final per lock hold.
-const MAX_FINISHED_PER_LOCK: usize = 1024;
-
-/// Maximum number of draws returned per lock hold. Larger than a typical batch: while a batch is
-/// only partly returned, other calls may sample a younger item ahead of an older one.
-const MAX_RETURNED_PER_LOCK: usize = 8192;
 
 /// Number of additional lock holds after which a thread that serves other callers wakes one of them, which continues.
 /// If no caller can be woken, the thread itself continues.

@@ -1,4 +1,5 @@
-//! Tickets: futures for calls that may wait. A thread parks on them; a server awaits them.
+//! Tickets: futures for calls that may wait. A thread parks on them; a server awaits them. `table.rs` states why it and this
+//! file import each other.
 
 use std::pin::Pin;
 use std::sync::Arc;

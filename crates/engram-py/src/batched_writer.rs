@@ -159,7 +159,7 @@ impl BatchedState {
             return Ok((values, Some(structure)));
         };
         let mut values = Vec::new();
-        if !structure.flatten(steps, &mut values)? {
+        if !structure.root.flatten(steps, &mut values)? {
             let (given, _) = Structure::of(steps)?;
             return Err(structure_differs(
                 steps.py(),

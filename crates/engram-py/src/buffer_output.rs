@@ -35,7 +35,7 @@ impl<'py> OutputArrays<'py> {
     ) -> PyResult<Self> {
         let py = out.py();
         let mut values = Leaves::new();
-        if !structure.flatten(out, &mut values)? {
+        if !structure.root.flatten(out, &mut values)? {
             let text = "`out` must be a nest of arrays like `data` of a batch of this buffer";
             return Err(errors::invalid(py, text.into()));
         }

@@ -160,10 +160,10 @@ impl StepColumns {
     ) -> PyResult<(Vec<Cells<'py>>, usize)> {
         let py = steps.py();
         let mut values = Leaves::with_capacity(self.columns.len());
-        if !self.structure.flatten(steps, &mut values)? {
+        if !self.structure.root.flatten(steps, &mut values)? {
             if let Ok(list) = steps.cast::<PyList>()
                 && let Ok(first) = list.get_item(0)
-                && self.structure.flatten(&first, &mut values)?
+                && self.structure.root.flatten(&first, &mut values)?
             {
                 let text = format!(
                     "`steps` must be one nest of arrays; got a list of {}; stack each column, as with numpy.stack",

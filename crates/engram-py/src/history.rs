@@ -13,7 +13,8 @@ use crate::dtypes;
 use crate::errors;
 use crate::gil::shared;
 use crate::step_flattener::StepLeaf;
-use crate::trajectory_writer::{TrajectoryState, TrajectoryWriter};
+use crate::trajectory_writer::state::TrajectoryState;
+use crate::writer::Writer;
 
 /// The steps of one column since the last `end_episode(clear=True)`, oldest first. It includes steps that the writer no
 /// longer retains: they have an index, but to read them or to create items of them is an error.
@@ -29,7 +30,7 @@ pub(crate) struct ColumnHistory {
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct TrajectoryColumn {
-    writer: Py<TrajectoryWriter>,
+    writer: Py<Writer>,
     /// The leaf whose column the steps belong to.
     pub(crate) leaf: StepLeaf,
     pub(crate) positions: Positions,
@@ -63,13 +64,13 @@ impl Positions {
 }
 
 impl ColumnHistory {
-    pub(crate) fn new(writer: &Bound<'_, TrajectoryWriter>, leaf: StepLeaf) -> PyResult<Self> {
+    pub(crate) fn new(writer: &Bound<'_, Writer>, leaf: StepLeaf) -> PyResult<Self> {
         let writer = PyWeakrefReference::new(writer)?.unbind();
         Ok(Self { writer, leaf })
     }
 
-    fn writer<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, TrajectoryWriter>> {
-        let writer = self.writer.bind(py).upgrade_as::<TrajectoryWriter>()?;
+    fn writer<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, Writer>> {
+        let writer = self.writer.bind(py).upgrade_as::<Writer>()?;
         writer.ok_or_else(|| {
             let text =
                 "the writer of this history was garbage-collected; keep a reference to the writer";
@@ -79,7 +80,7 @@ impl ColumnHistory {
 
     fn trajectory_column(
         &self,
-        writer: &Bound<'_, TrajectoryWriter>,
+        writer: &Bound<'_, Writer>,
         positions: Positions,
         squeeze: bool,
     ) -> TrajectoryColumn {
@@ -93,8 +94,8 @@ impl ColumnHistory {
 }
 
 /// Positions of the steps that have an index in the history of a writer.
-fn indexed_steps(writer: &Bound<'_, TrajectoryWriter>) -> PyResult<Range<u64>> {
-    let writer = shared(writer.as_super())?;
+fn indexed_steps(writer: &Bound<'_, Writer>) -> PyResult<Range<u64>> {
+    let writer = shared(writer)?;
     let state: &TrajectoryState = writer.state(writer.py())?;
     Ok(state.indexed_steps())
 }
@@ -213,7 +214,7 @@ impl ColumnHistory {
 }
 
 impl TrajectoryColumn {
-    pub(crate) fn is_of(&self, writer: &Bound<'_, TrajectoryWriter>) -> bool {
+    pub(crate) fn is_of(&self, writer: &Bound<'_, Writer>) -> bool {
         self.writer.is(writer)
     }
 
@@ -257,7 +258,7 @@ impl TrajectoryColumn {
 
     #[getter]
     fn shape(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        let writer = shared(self.writer.bind(py).as_super())?;
+        let writer = shared(self.writer.bind(py))?;
         let (_, cell) = self.cell(py, writer.state(py)?)?;
         let time = (!self.squeeze).then(|| self.positions.len());
         Ok(time.into_iter().chain(cell.shape.iter().copied()).collect())
@@ -265,7 +266,7 @@ impl TrajectoryColumn {
 
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let writer = shared(self.writer.bind(py).as_super())?;
+        let writer = shared(self.writer.bind(py))?;
         let (_, cell) = self.cell(py, writer.state(py)?)?;
         Ok(dtypes::to_numpy(py, cell.dtype)?.into_any())
     }
@@ -273,7 +274,7 @@ impl TrajectoryColumn {
     /// Returns a copy of the values as an array.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let shape = self.shape(py)?;
-        let writer = shared(self.writer.bind(py).as_super())?;
+        let writer = shared(self.writer.bind(py))?;
         let state = writer.state(py)?;
         let (column, cell) = self.cell(py, state)?;
         let mut bytes = Vec::new();

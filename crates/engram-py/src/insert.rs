@@ -11,11 +11,11 @@ use engram_core::{
 use pyo3::prelude::*;
 use pyo3::types::PyWeakrefReference;
 
+use crate::blocked_reason::{Blocked, blocked_reason};
 use crate::errors;
 use crate::gil::{Timeout, detached};
 use crate::insert_item::{insert_local, insert_remote};
 use crate::leaf::{Leaf, describe_column, prevent_resize};
-use crate::long_wait::{Blocked, blocked_reason};
 use crate::structure::{Structure, with_array_hint};
 use crate::tables::{TOTAL_REPLY_GRACE, Tables};
 
@@ -196,7 +196,7 @@ impl Inserter {
     ) -> PyResult<Vec<Vec<Bound<'py, PyWeakrefReference>>>> {
         let mut leaves = Vec::new();
         let matches = match self.last() {
-            Some(template) => template.structure.flatten(data, &mut leaves)?,
+            Some(template) => template.structure.root.flatten(data, &mut leaves)?,
             None => false,
         };
         if !matches {
@@ -227,7 +227,7 @@ impl Inserter {
             last.filter(|template| template.time_axis == time_axis && same_signature(template))
         {
             let mut values = Vec::with_capacity(template.schema.cells.len());
-            if template.structure.flatten(data, &mut values)? {
+            if template.structure.root.flatten(data, &mut values)? {
                 let leaves = read_leaves(&values, &template.structure.names)?;
                 let fits = |(leaf, cell): (&Leaf<'_>, &CellSpec)| {
                     if time_axis {

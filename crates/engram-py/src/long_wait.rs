@@ -3,10 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use engram_engine::TableInfo;
 use pyo3::prelude::*;
-
-use crate::tables::Tables;
 
 /// Milliseconds of a wait after which its first message is logged.
 static FIRST_REPORT_MS: AtomicU64 = AtomicU64::new(10_000);
@@ -17,41 +14,6 @@ pub(crate) fn set_long_wait(seconds: f64) {
     let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     let milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     FIRST_REPORT_MS.store(milliseconds, Ordering::Relaxed);
-}
-
-/// Which of a table's two rate limits a call waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Blocked {
-    Sampling,
-    Inserting,
-}
-
-impl Blocked {
-    fn reason(self, info: TableInfo) -> Option<String> {
-        match self {
-            Self::Sampling => info.sampling_blocked,
-            Self::Inserting => info.inserting_blocked,
-        }
-    }
-}
-
-/// Why a table blocks now, or why its server cannot be reached, as a suffix for a text; empty if there is no reason.
-/// For sampling, also mentions the items in unfinished chunks of writers.
-pub(crate) fn blocked_reason(tables: &Tables, table: &str, blocked: Blocked) -> String {
-    let reason = match tables {
-        Tables::Local(engine) => engine
-            .table(table)
-            .ok()
-            .and_then(|table| blocked.reason(table.info())),
-        Tables::Remote(remote) => remote
-            .client
-            .blocked_reason(table, |info| blocked.reason(info)),
-    };
-    let unsent = matches!(blocked, Blocked::Sampling)
-        .then(|| tables.unsent_items_note())
-        .flatten();
-    let reasons = [reason, unsent].into_iter().flatten();
-    reasons.fold(String::new(), |text, reason| format!("{text}; {reason}"))
 }
 
 /// A wait that logs a warning when it gets long, and again each time it has become twice as long.

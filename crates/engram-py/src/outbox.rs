@@ -12,8 +12,7 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
 use crate::long_wait::LongWait;
-use crate::server;
-use crate::stream;
+use crate::native_readers;
 use crate::tables::{REPLY_GRACE, RemoteTables, Tables};
 
 /// Minimum wait for a server's reply, even if the caller's timeout is shorter.
@@ -53,7 +52,9 @@ impl AnyOutbox {
     pub(crate) fn new(tables: &Tables) -> Self {
         match tables {
             Tables::Local(engine) => Self::Local(Arc::clone(engine), Outbox::default()),
-            Tables::Remote(remote) => Self::Remote(Arc::clone(remote), remote.client.outbox()),
+            Tables::Remote(remote) => {
+                Self::Remote(Arc::clone(remote), RemoteOutbox::new(&remote.client))
+            }
         }
     }
 
@@ -276,7 +277,7 @@ impl AnyOutbox {
         let Self::Local(engine, _) = self else {
             return Ok(false);
         };
-        if server::any_running() || stream::any_open() || self.items_left(py) == 0 {
+        if native_readers::any_open() || self.items_left(py) == 0 {
             return Ok(false);
         }
         let tables = engine.tables().unwrap_or_default();

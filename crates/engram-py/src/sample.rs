@@ -12,9 +12,9 @@ use engram_rpc::client::BatchRequest;
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
+use crate::blocked_reason::{Blocked, blocked_reason};
 use crate::errors;
 use crate::gil::{Timeout, wait_for, wait_for_table};
-use crate::long_wait::{Blocked, blocked_reason};
 use crate::tables::{RemoteTables, Tables};
 
 /// Extra time for a server's reply after the deadline of a sample request.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use engram_core::Error;
@@ -11,15 +11,8 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{ForkGuard, detached};
+use crate::native_readers;
 use crate::store::Store;
-
-/// Number of servers of this process that are not closed.
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
-
-/// True while this process has a server, whose clients may sample at any time.
-pub(crate) fn any_running() -> bool {
-    RUNNING.load(Ordering::Relaxed) > 0
-}
 
 /// Replaces timeouts that are too long for a `Duration`.
 const MAX_LEASE_TIMEOUT: Duration = Duration::from_secs(u64::MAX / 4);
@@ -36,7 +29,7 @@ pub(crate) struct PyServer {
 impl PyServer {
     fn count_as_closed(&self) {
         if self.is_running.swap(false, Ordering::Relaxed) {
-            RUNNING.fetch_sub(1, Ordering::Relaxed);
+            native_readers::closed();
         }
     }
 }
@@ -96,7 +89,7 @@ impl PyServer {
             ..ServerOptions::default()
         };
         let server = detached(py, || Server::start(Arc::clone(&engine), options))?;
-        RUNNING.fetch_add(1, Ordering::Relaxed);
+        native_readers::opened();
         Ok(Self {
             server: ForkGuard::new("server", server),
             is_running: AtomicBool::new(true),

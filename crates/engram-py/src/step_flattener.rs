@@ -98,9 +98,9 @@ impl StepFlattener {
         let py = step.py();
         let mut values = Vec::with_capacity(self.columns.len());
         let fits = match &self.structure {
-            Some(structure) if exact => structure.flatten(step, &mut values)?,
+            Some(structure) if exact => structure.root.flatten(step, &mut values)?,
             Some(structure) => {
-                structure.flatten(step, &mut values)? || {
+                structure.root.flatten(step, &mut values)? || {
                     values.clear();
                     structure.flatten_part(step, &mut values)?
                 }
@@ -175,7 +175,7 @@ impl StepFlattener {
         let py = steps.py();
         let mut values = Vec::with_capacity(self.columns.len());
         let fits = match &self.structure {
-            Some(structure) => structure.flatten(steps, &mut values)?,
+            Some(structure) => structure.root.flatten(steps, &mut values)?,
             None => false,
         };
         if !fits {

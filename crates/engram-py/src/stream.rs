@@ -1,6 +1,6 @@
 //! Streams of prefetched batches, for `engram.Dataset`.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,9 +8,11 @@ use engram_engine::{BatchStream, WaitOptions, WaitOutcome};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
+use crate::blocked_reason::{Blocked, blocked_reason};
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, check_signals};
-use crate::long_wait::{Blocked, LongWait, blocked_reason};
+use crate::long_wait::LongWait;
+use crate::native_readers;
 use crate::tables::Tables;
 
 /// The native class of the iterators of `engram.Dataset`.
@@ -32,17 +34,9 @@ pub(crate) struct PyStream {
     single: bool,
 }
 
-/// Number of streams that exist. Their native threads sample while Python's threads wait.
-static OPEN_STREAMS: AtomicUsize = AtomicUsize::new(0);
-
-/// True while a stream exists in this process.
-pub(crate) fn any_open() -> bool {
-    OPEN_STREAMS.load(Ordering::Relaxed) > 0
-}
-
 impl Drop for PyStream {
     fn drop(&mut self) {
-        OPEN_STREAMS.fetch_sub(1, Ordering::Relaxed);
+        native_readers::closed();
     }
 }
 
@@ -54,7 +48,7 @@ impl PyStream {
         timeout: Timeout,
         single: bool,
     ) -> Self {
-        OPEN_STREAMS.fetch_add(1, Ordering::Relaxed);
+        native_readers::opened();
         Self {
             stream: ForkGuard::new("dataset", Mutex::new(stream)),
             tables: ForkGuard::new("dataset", tables),

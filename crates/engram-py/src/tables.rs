@@ -253,7 +253,7 @@ impl RemoteTables {
     /// Returns an outbox for one insert.
     pub(crate) fn outbox(&self) -> RemoteOutbox {
         let idle = self.cache().idle_outboxes.pop();
-        idle.unwrap_or_else(|| self.client.outbox())
+        idle.unwrap_or_else(|| RemoteOutbox::new(&self.client))
     }
 
     /// Keeps an outbox whose items are all acknowledged for the next insert.

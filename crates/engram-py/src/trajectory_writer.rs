@@ -1,66 +1,29 @@
 //! The native class of `engram.TrajectoryWriter`.
 
+pub(crate) mod state;
+
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use engram_core::pool::Pool;
 use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection};
 use engram_core::{Error, Layout};
 use pyo3::prelude::*;
 
 use crate::gil::{Timeout, exclusive, shared};
 use crate::history::{ColumnHistory, TrajectoryColumn};
-use crate::item_recorder::ItemRecorder;
-use crate::sender::Sender;
 use crate::step_flattener::{StepEffects, StepFlattener, StepLeaf};
 use crate::store::Store;
 use crate::structure::{Structure, with_array_hint, with_array_hint_for, with_history_hint};
-use crate::writer::{Writer, WriterConfig, WriterState};
+use crate::writer::{Writer, WriterConfig};
 use crate::{arguments, errors};
+use state::TrajectoryState;
 
 /// Writes steps, and creates items of slices of their history.
 #[pyclass(extends = Writer, module = "engram._engram", weakref)]
 #[derive(Debug)]
 pub(crate) struct TrajectoryWriter;
 
-#[derive(Debug)]
-pub(crate) struct TrajectoryState {
-    pub(crate) recorder: Recorder,
-    /// Flattens and checks steps, and writes them into `recorder`.
-    pub(crate) steps: StepFlattener,
-    sender: Sender,
-    /// Position of the step with index 0 in `history`: the first one since the last `end_episode(clear=True)`.
-    first_indexed: u64,
-    /// Incremented when the structure changes, so that nests of column histories are rebuilt.
-    structure_version: u64,
-    /// Layouts of trajectories, by structure text.
-    layouts: HashMap<String, Arc<Layout>>,
-    /// Structure and layout of the last trajectory; the next one usually matches them.
-    last_trajectory: Option<(Structure, Arc<Layout>)>,
-}
-
-impl WriterState for TrajectoryState {
-    fn parts(&self) -> (Option<&dyn ItemRecorder>, &Sender) {
-        (Some(&self.recorder), &self.sender)
-    }
-
-    fn parts_mut(&mut self) -> (Option<&mut dyn ItemRecorder>, &mut Sender) {
-        (Some(&mut self.recorder), &mut self.sender)
-    }
-}
-
 impl TrajectoryState {
-    /// Returns the pool of buffers for arrays.
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
-        self.sender.pool()
-    }
-
-    /// Positions of the steps that have an index in `history`. The recorder may no longer retain the first ones.
-    pub(crate) fn indexed_steps(&self) -> Range<u64> {
-        self.first_indexed..self.recorder.available_steps().end
-    }
-
     /// Returns the layout of a trajectory and its columns.
     fn layout<'py>(
         &mut self,
@@ -68,7 +31,7 @@ impl TrajectoryState {
     ) -> PyResult<(Arc<Layout>, Vec<Bound<'py, TrajectoryColumn>>)> {
         let mut leaves = Vec::new();
         let is_last_structure = match &self.last_trajectory {
-            Some((structure, _)) => structure.flatten(tree, &mut leaves)?,
+            Some((structure, _)) => structure.root.flatten(tree, &mut leaves)?,
             None => false,
         };
         if !is_last_structure {
@@ -123,7 +86,7 @@ impl TrajectoryState {
     ) -> PyErr {
         let error = errors::to_py(py, error);
         match (trajectory, self.steps.structure()) {
-            (Some(nest), _) => with_history_hint(error, nest),
+            (Some(nest), _) => with_history_hint(error, nest, is_history),
             (None, Some(structure)) => {
                 let cells = &self.recorder.schema().cells;
                 let is_number = |leaf| {
@@ -201,7 +164,7 @@ impl TrajectoryWriter {
             return Err(errors::invalid(py, text));
         };
         let leaves = StepLeaf::all_of(structure)
-            .map(|leaf| Ok(Bound::new(py, ColumnHistory::new(slf, leaf)?)?.into_any()))
+            .map(|leaf| Ok(Bound::new(py, ColumnHistory::new(slf.as_super(), leaf)?)?.into_any()))
             .collect::<PyResult<Vec<_>>>()?;
         structure.unflatten(py, leaves).map(Bound::unbind)
     }
@@ -252,11 +215,11 @@ impl TrajectoryWriter {
             (Some(tree), None) => {
                 let (layout, columns) = state
                     .layout(tree)
-                    .map_err(|error| with_history_hint(error, tree))?;
+                    .map_err(|error| with_history_hint(error, tree, is_history))?;
                 let mut selections = Vec::with_capacity(columns.len());
                 for (column, name) in columns.iter().zip(&layout.names) {
                     let column = column.get();
-                    if !column.is_of(slf) {
+                    if !column.is_of(slf.as_super()) {
                         let text = format!(
                             "{} must be a slice of this writer's history; got one of another writer",
                             describe_trajectory_column(name)
@@ -342,6 +305,10 @@ impl TrajectoryWriter {
         let state: &TrajectoryState = this.state(slf.py())?;
         Ok(state.recorder.has_full_unsent_chunk())
     }
+}
+
+fn is_history(value: &Bound<'_, PyAny>) -> bool {
+    value.cast::<ColumnHistory>().is_ok()
 }
 
 impl TrajectoryColumn {

@@ -49,7 +49,7 @@ impl Nest {
     ) -> PyResult<()> {
         let py = nest.py();
         let mut values = Leaves::new();
-        if !self.structure.flatten(nest, &mut values)? {
+        if !self.structure.root.flatten(nest, &mut values)? {
             let (given, _) = structure_of(nest, self.name)?;
             let error = structure_differs(py, "a writer", &given.names, &self.structure.names);
             return Err(with_hint(error, nest, self.name));
@@ -205,7 +205,7 @@ pub(crate) fn read_final_observations(
     for env in ended {
         let nest = objects.get_item(*env)?;
         values.clear();
-        if nest.is_none() || !known.structure.flatten(&nest, &mut values)? {
+        if nest.is_none() || !known.structure.root.flatten(&nest, &mut values)? {
             return Ok(None);
         }
         let cells = known.cells.iter().zip(&known.structure.names);

@@ -198,12 +198,6 @@ impl Client {
         )
     }
 
-    /// Creates an outbox, which sends a writer's items to this server's tables.
-    #[must_use]
-    pub fn outbox(self: &Arc<Self>) -> RemoteOutbox {
-        RemoteOutbox::new(self)
-    }
-
     /// Requests a batch.
     #[must_use]
     pub fn sample(&self, request: BatchRequest) -> RemoteSampleTicket {

@@ -1,10 +1,12 @@
 //! Errors for chunks that would be too large.
 
 use crate::aligned::align_up;
-use crate::chunk::MAX_CHUNK_BYTES;
 use crate::error::Error;
 use crate::schema::Schema;
 use crate::text::count;
+
+/// Maximum bytes of a chunk's payload: offsets within a chunk have 32 bits.
+pub const MAX_CHUNK_BYTES: usize = u32::MAX as usize;
 
 /// The error for a chunk of `rows` rows.
 pub(super) fn too_large(schema: &Schema, rows: usize) -> Error {

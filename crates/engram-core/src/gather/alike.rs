@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::AsTrajectory;
+use super::columns::AsTrajectory;
 use crate::trajectory::Trajectory;
 
 /// True if a cheap comparison shows that the items differ only in chunk and row. May return false for such items, too.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::alike::are_alike;
-use super::{AsTrajectory, Columns, LengthPolicy, gather_compared};
+use super::columns::{AsTrajectory, Columns, LengthPolicy};
+use super::gather_compared;
 use crate::chunk::string_cells;
 use crate::dtype::DType;
 use crate::error::Result;

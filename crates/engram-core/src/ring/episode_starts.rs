@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::{CUT, FIRST, filled};
+use super::episode_flags::{CUT, FIRST};
+use super::filled::filled;
 use crate::error::Result;
 
 /// For each environment, the positions of the stored steps with which episodes begin, oldest first.

@@ -1,7 +1,8 @@
 //! Stacks of the newest frames up to a step, made from frames that are stored once.
 
+use super::Ring;
+use super::episode_flags::FIRST;
 use super::sequences::Sequence;
-use super::{FIRST, Ring};
 use crate::gather::copy;
 
 /// How the cells of an output column are stacked: the last frame is its own cell, the frames before it are those of the

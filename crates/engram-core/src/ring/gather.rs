@@ -1,56 +1,13 @@
 //! Copies items of a ring into the columns of a batch.
 
-use super::sequences::{Sequence, sequence};
-use super::{
-    Drawn, ENDED, EpisodeColumns, FIRST, FrameStack, ItemStart, Ring, RingItems, StepBufferOptions,
-    TERMINATED,
-};
+use super::episode_flags::{ENDED, EpisodeColumns, FIRST, TERMINATED};
+use super::options::{OutputColumn, OutputSource, StepBufferOptions};
+use super::sequences::{Sequence, rows_of, sequence};
+use super::{Drawn, FrameStack, ItemStart, Ring, RingItems};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gather::{PREFETCHED_ITEMS, copy, copy_in_parts};
 use crate::prefetch::prefetch_line;
-use crate::schema::CellSpec;
-
-/// What a column of a batch contains; a number is the index of a column of the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OutputSource {
-    /// A column of the first step of an item.
-    First(usize),
-    /// A column of the last step of a transition.
-    Last(usize),
-    /// A column of all steps of a sequence or an episode.
-    All(usize),
-    /// The goal of a single step.
-    Goal {
-        /// Column of the goal that the step had.
-        column: usize,
-        /// Column of the goals that steps achieved. An item that gets another goal has one of these.
-        achieved: usize,
-    },
-    /// The discounted sum of the rewards of a transition, float32.
-    Return,
-    /// The discount of a transition, float32.
-    Discount,
-    /// The number of steps of a transition, int32.
-    NumSteps,
-    /// True for the steps of a sequence or an episode, bool; false where its first step is repeated, and for zeros after its end.
-    Valid,
-    /// True for the steps of a sequence that follow the burn-in, bool; false for zeros after its end.
-    Learning,
-    /// True for the first step of an episode and its repetitions, bool.
-    IsFirst,
-}
-
-/// A column of a batch.
-#[derive(Clone, Debug)]
-pub struct OutputColumn {
-    /// What it contains.
-    pub source: OutputSource,
-    /// Dtype and shape of what one item has in this column, with the axes of time and of stacked frames.
-    pub cell: CellSpec,
-    /// How the cells of a column of the ring are stacked.
-    pub stack: Option<FrameStack>,
-}
 
 /// Copies or computes the columns of a batch.
 #[derive(Debug)]
@@ -399,13 +356,6 @@ impl super::RingColumn {
             *out = cells[*row];
         }
     }
-}
-
-pub(super) fn rows_of(ring: &Ring, starts: &[ItemStart]) -> Vec<usize> {
-    starts
-        .iter()
-        .map(|start| ring.row(start.env, start.slot))
-        .collect()
 }
 
 /// Decodes a number of this dtype; `None` if rewards cannot have this dtype.

@@ -8,7 +8,8 @@ use std::ops::Range;
 use hashbrown::HashSet;
 
 use super::episode_starts::EpisodeStarts;
-use super::{Ring, RingItems, filled};
+use super::filled::filled;
+use super::{Ring, RingItems};
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
 use crate::selector::{

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{FIRST, Ring};
+use super::Ring;
+use super::episode_flags::FIRST;
 
 /// What is sampled. An item is identified by its start, the step that it begins with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,15 +31,6 @@ pub enum RingItems {
         /// Maximum number of steps.
         max_length: usize,
     },
-}
-
-/// The indices of the columns that state where episodes end. Their cells are single bools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EpisodeColumns {
-    /// Column that is true at the last step of an episode that terminated.
-    pub terminated: usize,
-    /// Column that is true at the last step of an episode that ended without terminating.
-    pub truncated: usize,
 }
 
 impl RingItems {

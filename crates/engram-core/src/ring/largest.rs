@@ -1,6 +1,6 @@
 //! Tracks the largest of many values that change.
 
-use super::filled;
+use super::filled::filled;
 use crate::error::Result;
 
 /// Minimum number of values per block.

@@ -3,7 +3,7 @@
 use crate::aligned::AlignedBytes;
 use crate::error::Result;
 
-use super::filled;
+use super::filled::filled;
 
 /// Which steps and priorities of an environment are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

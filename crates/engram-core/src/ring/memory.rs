@@ -1,7 +1,7 @@
 //! The memory of a buffer: on the heap, or in a mapped file.
 
+use super::filled::THE_BUFFER;
 use super::live_state::LiveState;
-use super::{StepBufferOptions, THE_BUFFER};
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
@@ -17,19 +17,22 @@ pub(super) struct RingMemory {
 }
 
 impl RingMemory {
-    /// Memory on the heap.
+    /// Memory on the heap for this number of rows; `None` if it is too large for any machine.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub(super) fn allocate(options: &StepBufferOptions<'_>) -> Result<Self> {
-        let rows = options.num_envs.checked_mul(options.length);
+    pub(super) fn allocate(
+        cells: &[CellSpec],
+        names: &[Box<str>],
+        rows: Option<usize>,
+    ) -> Result<Self> {
         let allocate = |cell_bytes: usize, what: &dyn Fn() -> String| {
             let bytes = rows.and_then(|rows| rows.checked_mul(cell_bytes));
             bytes
                 .and_then(AlignedBytes::zeroed)
                 .ok_or_else(|| Error::out_of_memory(what(), bytes))
         };
-        let columns = options.cells.iter().zip(options.names).map(|(cell, name)| {
+        let columns = cells.iter().zip(names).map(|(cell, name)| {
             let what = || format!("{} of the replay buffer", describe_column(name));
             let too_large = || Error::out_of_memory(what(), None);
             let (_, cell_bytes) = cell.checked_size().ok_or_else(too_large)?;

@@ -1,7 +1,8 @@
 //! Continuing with the steps that are in the memory of a buffer, such as a mapped file that an earlier process has used.
 
+use super::episode_flags::{CUT, ENDED, FIRST, TERMINATED};
 use super::live_state::EnvState;
-use super::{CUT, ENDED, EnvRing, FIRST, Ring, StepBuffer, TERMINATED};
+use super::{EnvRing, Ring, StepBuffer};
 use crate::error::{Error, Result};
 use crate::selector::TableRng;
 

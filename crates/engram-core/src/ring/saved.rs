@@ -1,7 +1,9 @@
 //! Saving a [`StepBuffer`], and filling one from a save: the steps of environments, in runs of consecutive ones.
 
+use super::episode_flags::{CUT, ENDED, FIRST, TERMINATED};
+use super::filled::filled;
 use super::reopen::MAX_STEPS;
-use super::{CUT, DeviceCells, ENDED, EnvRing, FIRST, StepBuffer, TERMINATED, filled};
+use super::{DeviceCells, EnvRing, StepBuffer};
 use crate::error::{Error, Result};
 use crate::selector::TableRng;
 use crate::shared_bytes::SharedBytes;

@@ -1,7 +1,7 @@
 //! Copies sequences: consecutive steps of one environment.
 
-use super::gather::rows_of;
-use super::{ENDED, FIRST, ItemStart, Ring};
+use super::episode_flags::{ENDED, FIRST};
+use super::{ItemStart, Ring};
 use crate::error::Result;
 use crate::gather::{copy, copy_in_parts};
 
@@ -46,6 +46,14 @@ pub(super) fn sequence(
         steps: steps_before + steps_from_start,
         copies: burn_in - steps_before,
     }
+}
+
+/// The rows of the steps that items begin with.
+pub(super) fn rows_of(ring: &Ring, starts: &[ItemStart]) -> Vec<usize> {
+    starts
+        .iter()
+        .map(|start| ring.row(start.env, start.slot))
+        .collect()
 }
 
 /// Copies `length` steps from each start on, with all columns of the ring. `length` is at most that of the ring.

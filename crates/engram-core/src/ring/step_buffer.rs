@@ -2,13 +2,14 @@
 
 use rand_xoshiro::rand_core::SeedableRng;
 
+use super::memory::RingMemory;
+use super::options::StepBufferOptions;
 use super::sequences::gather_steps_from;
 use super::{
-    BufferMemory, Drawn, EpisodeColumns, Hindsight, ItemIndex, ItemStart, LiveState, OutputColumn,
-    RecentMix, Ring, RingGather, RingItems,
+    BufferMemory, Drawn, Hindsight, ItemIndex, ItemStart, LiveState, RecentMix, Ring, RingGather,
+    RingItems,
 };
 use crate::error::{Error, Result};
-use crate::schema::CellSpec;
 use crate::selector::TableRng;
 use crate::shared_bytes::SharedBytes;
 use crate::text::count;
@@ -25,37 +26,6 @@ pub struct StepBuffer {
     pub(super) rng: TableRng,
     /// Only if the memory of the buffer outlives the process.
     pub(super) live: Option<LiveState>,
-}
-
-/// The settings of a [`StepBuffer`].
-#[derive(Debug)]
-pub struct StepBufferOptions<'a> {
-    /// Dtype and shape of the columns of a step.
-    pub cells: &'a [CellSpec],
-    /// Names of these columns.
-    pub names: &'a [Box<str>],
-    /// Number of environments.
-    pub num_envs: usize,
-    /// Slots per environment: the number of its newest steps that are stored.
-    pub length: usize,
-    /// What is sampled.
-    pub items: RingItems,
-    /// Columns of a batch.
-    pub outputs: Vec<OutputColumn>,
-    /// The columns that state where episodes end. Optional only if `items` is `Steps`, without `hindsight` and stacked
-    /// frames.
-    pub episode_columns: Option<EpisodeColumns>,
-    /// Index of the column of the rewards. Required if `items` is `Transitions`.
-    pub reward_column: Option<usize>,
-    /// How goals are replaced. Requires `episode_columns`, and `Steps`, or
-    /// `Transitions` with an `n_step` of 1.
-    pub hindsight: Option<Hindsight>,
-    /// Exponent of a `Prioritized` sampler; `None` for a `Uniform` one.
-    pub exponent: Option<f64>,
-    /// Which part of a batch is drawn from the newest items. Requires that there is no `exponent`.
-    pub recent: Option<RecentMix>,
-    /// Seed of the random choices.
-    pub seed: u64,
 }
 
 impl StepBuffer {
@@ -86,7 +56,16 @@ impl StepBuffer {
             ),
             None => (None, None, None),
         };
-        let mut ring = Ring::new(options, memory)?.with_lookback(gather.lookback());
+        let memory = match memory {
+            Some(memory) => memory,
+            None => {
+                let rows = options.num_envs.checked_mul(options.length);
+                RingMemory::allocate(options.cells, options.names, rows)?
+            }
+        };
+        let size = (options.num_envs, options.length);
+        let ring = Ring::new(options.cells, size, options.episode_columns, memory)?;
+        let mut ring = ring.with_lookback(gather.lookback());
         if let RingItems::Episodes { max_length } = options.items {
             ring = ring.with_episode_starts(Some(max_length))?;
         } else if options.hindsight.is_some() {

@@ -1,6 +1,6 @@
 //! Uniform: all items are equally likely.
 
-use super::{Pick, TableRng, uniform_below};
+use super::pick::{Pick, TableRng, uniform_below};
 use crate::item::Slot;
 use crate::pages::{CopyablePages, Pages};
 use crate::prefetch::prefetch_line;

@@ -2,7 +2,7 @@
 //! equation 1).
 
 use super::dense::DenseSlots;
-use super::{DrawDistribution, Pick, TableRng, uniform_unit};
+use super::pick::{DrawDistribution, Pick, TableRng, uniform_unit};
 use crate::item::Slot;
 use crate::pages::CopyablePages;
 use crate::sum_tree::{SumTree, Sums};

@@ -7,8 +7,10 @@ use crate::item::{NewItem, Slot};
 use crate::rate_limiter::RateLimits;
 use crate::schema::Signature;
 use crate::selector::SelectorKind;
-use crate::table::ITEM_OVERHEAD;
 use crate::text::MAX_NAME_BYTES;
+
+/// Bytes that `max_bytes` counts for the bookkeeping of each item: its slot, key, and entries in the selectors.
+pub const ITEM_OVERHEAD: u64 = 128;
 
 /// The options of a table.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,6 @@
 use crate::key_map::KeyMap;
 use crate::op::SessionNumber;
 use crate::pages::CopyablePages;
-use crate::table::TableState;
 
 /// Idle time after which a session is forgotten, in nanoseconds: 10 minutes.
 pub const SESSION_IDLE: u64 = 600_000_000_000;
@@ -80,7 +79,7 @@ impl Sessions {
 
     /// Number of the session's last applied item; 0 if the session is unknown or has been idle for
     /// [`SESSION_IDLE`].
-    fn last_applied(&self, session: u64, now: u64) -> u64 {
+    pub(super) fn last_applied(&self, session: u64, now: u64) -> u64 {
         let index = self.indices.get(session);
         let entry = index.map(|index| &self.entries[index as usize]);
         entry
@@ -99,13 +98,13 @@ impl Sessions {
     }
 
     /// Counts a call that waits to insert items of this session.
-    fn begin_wait(&mut self, session: u64, now: u64) {
+    pub(super) fn begin_wait(&mut self, session: u64, now: u64) {
         let index = self.touch(session, now);
         self.entries[index as usize].waiting += 1;
     }
 
     /// Ends the wait of a call. Forgets the session if no call waits and none of its items was applied.
-    fn end_wait(&mut self, session: u64, now: u64) {
+    pub(super) fn end_wait(&mut self, session: u64, now: u64) {
         let Some(index) = self.indices.get(session) else {
             return;
         };
@@ -227,30 +226,6 @@ impl SessionEntry {
 
     fn is_idle(&self, now: u64) -> bool {
         self.waiting == 0 && now.saturating_sub(self.last_used) >= SESSION_IDLE
-    }
-}
-
-impl TableState {
-    /// True if the item with this number was applied: the caller acknowledges it without inserting it again. False
-    /// if the session was idle for [`SESSION_IDLE`].
-    #[must_use]
-    pub fn is_applied(&self, number: SessionNumber, now: u64) -> bool {
-        let sessions = self.sessions.as_ref();
-        sessions.is_some_and(|sessions| number.number <= sessions.last_applied(number.session, now))
-    }
-
-    /// Keeps the session from becoming idle while a call waits to insert its items, until
-    /// [`TableState::end_wait`]. Not recorded in the journal: no waiting call survives a restart.
-    pub fn begin_wait(&mut self, session: u64, now: u64) {
-        let sessions = self.sessions.get_or_insert_default();
-        sessions.begin_wait(session, now);
-    }
-
-    /// Ends the wait of a call; see [`TableState::begin_wait`].
-    pub fn end_wait(&mut self, session: u64, now: u64) {
-        if let Some(sessions) = &mut self.sessions {
-            sessions.end_wait(session, now);
-        }
     }
 }
 

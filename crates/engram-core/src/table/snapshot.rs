@@ -1,7 +1,7 @@
 //! Consistent snapshots of a table, taken in steps so that no step holds the lock for long.
 //!
-//! The owner of the table's lock calls [`TableState::begin_snapshot`] once and then
-//! [`TableState::continue_snapshot`] until it returns [`SnapshotStep::Done`]. It releases the lock
+//! The owner of the table's lock calls [`begin_snapshot`](super::TableState::begin_snapshot) once and then
+//! [`continue_snapshot`](super::TableState::continue_snapshot) until it returns [`SnapshotStep::Done`]. It releases the lock
 //! between the steps, so the table changes meanwhile; the snapshot still contains the table as it was
 //! when it began, because a write to a page not copied yet copies that page first ([`crate::cow`],
 //! [`crate::pages`]). Each step copies a bounded number of pages, in this order:
@@ -20,14 +20,15 @@
 //! times without a ttl, sessions before the first one. [`SnapshotInProgress`] holds the parts copied so far;
 //! each step continues with the first one that is missing.
 
+mod take;
+
 use crate::cow::{FrozenPages, PageBuffer};
 use crate::item::{Item, Slot};
 use crate::op::{Lsn, SessionNumber};
 use crate::pages::{CopyBuffer, PagesCopy};
 use crate::rate_limiter::RateLimiter;
-use crate::selector::{Selector, TableRng};
+use crate::selector::TableRng;
 use crate::table::sessions::SessionEntry;
-use crate::table::{Contents, TableState};
 use crate::trajectory::Trajectory;
 
 /// The counters of a table, and the generator of its random choices.
@@ -136,7 +137,7 @@ pub(super) struct SnapshotInProgress {
     needs_sessions: bool,
 }
 
-/// Result of [`TableState::continue_snapshot`].
+/// Result of [`continue_snapshot`](super::TableState::continue_snapshot).
 #[derive(Debug)]
 pub enum SnapshotStep {
     /// The snapshot needs more steps.
@@ -217,165 +218,5 @@ impl Snapshot {
     pub fn sessions(&self) -> impl Iterator<Item = (SessionNumber, u64)> + '_ {
         let entries = self.sessions.iter().flat_map(PagesCopy::iter);
         entries.filter_map(super::sessions::SessionEntry::last_number)
-    }
-}
-
-impl TableState {
-    /// Number of pages that a snapshot would need now.
-    #[must_use]
-    pub fn snapshot_page_counts(&mut self, parts: SnapshotParts) -> SnapshotPageCounts {
-        let contents = &mut self.contents;
-        if parts == SnapshotParts::Items {
-            return SnapshotPageCounts {
-                items: contents.items.page_count(),
-                ..SnapshotPageCounts::default()
-            };
-        }
-        let expiry = contents.expiry.as_ref();
-        let sessions = self.sessions.as_ref();
-        SnapshotPageCounts {
-            items: contents.items.page_count(),
-            sampler: contents
-                .sampler
-                .slots()
-                .map_or(0, |slots| slots.page_count()),
-            remover: contents
-                .remover
-                .slots()
-                .map_or(0, |slots| slots.page_count()),
-            inserted_at: expiry.map_or(0, |expiry| expiry.inserted_at.page_count()),
-            sessions: sessions.map_or(0, |sessions| sessions.entries().page_count()),
-        }
-    }
-
-    /// Begins a snapshot of the current state; [`TableState::continue_snapshot`] completes it.
-    /// Drops a snapshot in progress.
-    pub fn begin_snapshot(&mut self, parts: SnapshotParts, mut buffers: SnapshotBuffers) {
-        let items = std::mem::take(&mut buffers.items);
-        self.contents.items.begin_snapshot(items);
-        let orders = match parts {
-            SnapshotParts::All => self.begin_other_copies(buffers),
-            SnapshotParts::Items => [None, None],
-        };
-        self.snapshot_in_progress = Some(SnapshotInProgress {
-            parts,
-            needs_items: true,
-            needs_sessions: parts == SnapshotParts::All && self.sessions.is_some(),
-            snapshot: Snapshot {
-                counters: Counters {
-                    limiter: self.limiter.clone(),
-                    rng: self.rng.clone(),
-                    next_seq: self.next_seq,
-                    first_seq: self.first_seq,
-                    next_update_number: self.next_update_number,
-                    num_deleted_episodes: self.num_deleted_episodes,
-                    num_unique_samples: self.num_unique_samples,
-                    leased: self.open_leases,
-                    last_lsn: self.last_lsn,
-                },
-                items: FrozenPages::default(),
-                orders,
-                inserted_at: None,
-                sessions: None,
-            },
-        });
-    }
-
-    /// Begins to copy all parts but the items. Returns the orders with their lengths; their slots are copied later.
-    fn begin_other_copies(&mut self, buffers: SnapshotBuffers) -> [Option<SlotOrder>; 2] {
-        let contents = &mut self.contents;
-        if let Some(slots) = contents.sampler.slots() {
-            slots.begin_copy(buffers.sampler);
-        }
-        if let Some(slots) = contents.remover.slots() {
-            slots.begin_copy(buffers.remover);
-        }
-        if let Some(expiry) = &mut contents.expiry {
-            expiry.inserted_at.begin_copy(buffers.inserted_at);
-        }
-        if let Some(sessions) = &mut self.sessions {
-            sessions.entries_mut().begin_copy(buffers.sessions);
-        }
-        let order = |selector: &mut Selector| {
-            let len = selector.len();
-            selector.slots().map(|_| SlotOrder { slots: None, len })
-        };
-        [order(&mut contents.sampler), order(&mut contents.remover)]
-    }
-
-    /// Takes one bounded step of the snapshot in progress.
-    pub fn continue_snapshot(&mut self) -> SnapshotStep {
-        let Some(mut in_progress) = self.snapshot_in_progress.take() else {
-            return SnapshotStep::Aborted;
-        };
-        if self.copy_next_part(&mut in_progress) {
-            return SnapshotStep::Done(Box::new(in_progress.snapshot));
-        }
-        self.snapshot_in_progress = Some(in_progress);
-        SnapshotStep::More
-    }
-
-    /// Copies a bounded part of the table into the snapshot; returns true once the snapshot is
-    /// complete.
-    fn copy_next_part(&mut self, in_progress: &mut SnapshotInProgress) -> bool {
-        let Contents {
-            items: live_items,
-            sampler,
-            remover,
-            expiry,
-            ..
-        } = &mut self.contents;
-        let Snapshot {
-            items,
-            orders,
-            inserted_at,
-            sessions,
-            ..
-        } = &mut in_progress.snapshot;
-        if in_progress.needs_items {
-            let Some(frozen) = live_items.continue_snapshot() else {
-                return false;
-            };
-            *items = frozen;
-            in_progress.needs_items = false;
-        }
-        if in_progress.parts == SnapshotParts::Items {
-            return true;
-        }
-        for (selector, order) in [sampler, remover].into_iter().zip(orders) {
-            if let (Some(order), Some(slots)) = (order, selector.slots())
-                && order.slots.is_none()
-            {
-                order.slots = slots.continue_copy();
-                return false;
-            }
-        }
-        if let Some(expiry) = expiry
-            && inserted_at.is_none()
-        {
-            *inserted_at = expiry.inserted_at.continue_copy();
-            return false;
-        }
-        if in_progress.needs_sessions
-            && let Some(live) = &mut self.sessions
-            && sessions.is_none()
-        {
-            *sessions = live.entries_mut().continue_copy();
-            return false;
-        }
-        true
-    }
-
-    /// Takes a snapshot in one call, for tables that no other thread uses.
-    #[must_use]
-    pub fn snapshot(&mut self) -> Box<Snapshot> {
-        let parts = SnapshotParts::All;
-        let buffers = SnapshotBuffers::new(self.snapshot_page_counts(parts));
-        self.begin_snapshot(parts, buffers);
-        loop {
-            if let SnapshotStep::Done(snapshot) = self.continue_snapshot() {
-                return snapshot;
-            }
-        }
     }
 }

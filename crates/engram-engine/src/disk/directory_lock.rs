@@ -1,4 +1,7 @@
 //! The lock of a store's directory: one process at a time can have the store open, and only once.
+//!
+//! This file and `os_directory.rs` import each other: a directory has its lock, and takes it again if `LOCK` was removed;
+//! the lock's file is opened relative to the directory.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};

@@ -26,16 +26,13 @@ use super::kind;
 use super::os_directory::OsDirectory;
 use super::record_reader::RecordReader;
 use super::recover::{NOT_USED, recover};
+use checkpoint_check::ChunksByLog;
 use directory_snapshot::DirectorySnapshot;
 
 pub use report::{
     FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
     InvalidRecord,
 };
-
-/// By a log's number: serial and record size in bytes of each of its chunks; `None` if the log cannot be used. A
-/// chunk's serial is its number in its store.
-type ChunksByLog = BTreeMap<u64, Option<Vec<(u64, u64)>>>;
 
 /// Inspects a directory: its files, what is damaged, and what opening it would restore.
 ///

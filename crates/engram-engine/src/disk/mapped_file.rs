@@ -11,10 +11,10 @@
 //! overwritten since: at most `reserved` per environment. Before more are overwritten, a record with a larger number is
 //! written and synced.
 
+mod errors;
 mod flushed;
 mod head;
 
-use std::fmt::Display;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -40,6 +40,7 @@ use super::file_format::{RECORD_HEADER_BYTES, record_header};
 use super::file_names::UNFINISHED_SUFFIX;
 use super::kind;
 use super::mapping;
+use errors::{THE_FILE, damaged, failed};
 use flushed::FlushedRecord;
 pub(crate) use flushed::FlushedState;
 pub(crate) use head::BufferSize;
@@ -513,15 +514,4 @@ fn fill(file: &File, len: u64) -> io::Result<()> {
         offset += bytes as u64;
     }
     Ok(())
-}
-
-/// What lacks memory, for error texts.
-const THE_FILE: &str = "the file of the replay buffer";
-
-fn failed(path: &Path, what: &str, reason: &dyn Display) -> Error {
-    Error::Storage(format!("{} cannot be {what}: {reason}", path.display()))
-}
-
-fn damaged(path: &Path, reason: &str) -> Error {
-    Error::Storage(format!("{} cannot be used: {reason}", path.display()))
 }

@@ -1,6 +1,7 @@
 //! Removes expired items while calls wait: this may let some of them proceed.
 //!
 //! Each lock holder removes the items that have expired. While calls wait, an alarm also does, when the next item expires.
+//! `table.rs` states why it and this file import each other.
 
 use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};

@@ -26,9 +26,15 @@ use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, Ta
 
 use crate::outbox_id::OutboxId;
 use crate::session::SessionRun;
-use crate::table::MAX_FINISHED_PER_LOCK;
 use crate::table_info::Meter;
 use crate::timer::Alarm;
+
+/// Maximum number of unleased draws made final per lock hold.
+pub(super) const MAX_FINISHED_PER_LOCK: usize = 1024;
+
+/// Maximum number of draws returned per lock hold. Larger than a typical batch: while a batch is
+/// only partly returned, other calls may sample a younger item ahead of an older one.
+pub(super) const MAX_RETURNED_PER_LOCK: usize = 8192;
 
 /// Number of items of an insert for which memory is prefetched together.
 const PREFETCHED_ITEMS: usize = 16;

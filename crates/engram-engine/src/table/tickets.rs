@@ -1,11 +1,11 @@
-//! Operations of tickets on their table.
+//! Operations of tickets on their table. `table.rs` states why these files import each other.
 
 use std::task::Waker;
 
 use engram_core::{Draw, Lsn, Result};
 
-use crate::table::serve::WaitingSample;
-use crate::table::{MAX_FINISHED_PER_LOCK, MAX_RETURNED_PER_LOCK, Table};
+use crate::table::Table;
+use crate::table::serve::{MAX_FINISHED_PER_LOCK, MAX_RETURNED_PER_LOCK, WaitingSample};
 
 /// Whether a queued call is done.
 pub(crate) enum QueueState<T> {

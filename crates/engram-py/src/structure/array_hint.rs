@@ -6,7 +6,6 @@ use pyo3::types::{PyFloat, PyInt};
 
 use super::{Leaves, Node, Structure};
 use crate::errors;
-use crate::history::ColumnHistory;
 
 /// Adds the hint to an error about a list of numbers in the nest.
 #[cold]
@@ -39,7 +38,11 @@ pub(crate) fn with_array_hint_of<'py>(
 
 /// Adds the hint to an error about a trajectory that has a list of histories, each of one number of the steps.
 #[cold]
-pub(crate) fn with_history_hint(error: PyErr, trajectory: &Bound<'_, PyAny>) -> PyErr {
+pub(crate) fn with_history_hint(
+    error: PyErr,
+    trajectory: &Bound<'_, PyAny>,
+    is_history: impl Fn(&Bound<'_, PyAny>) -> bool,
+) -> PyErr {
     let py = trajectory.py();
     if !errors::is_about_columns(py, &error) {
         return error;
@@ -48,11 +51,7 @@ pub(crate) fn with_history_hint(error: PyErr, trajectory: &Bound<'_, PyAny>) -> 
         Ok(parsed) => parsed,
         Err(raised) => return errors::replace_ordinary_error(py, raised, || error),
     };
-    let is_history = |leaf: usize| {
-        leaves
-            .get(leaf)
-            .is_some_and(|value| value.cast::<ColumnHistory>().is_ok())
-    };
+    let is_history = |leaf: usize| leaves.get(leaf).is_some_and(&is_history);
     match list_of_numbers(py, &error, &structure, is_history) {
         Err(raised) => errors::replace_ordinary_error(py, raised, || error),
         Ok(None) => with_array_hint(error, trajectory),

@@ -3,16 +3,13 @@
 use std::collections::HashSet;
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 use serde_json::{Value, json};
 
-use super::text::remember_class;
-use super::{Leaves, Node, child_path, clear_structure_cache, is_mapping};
+use super::classes::remember_class;
+use super::containers::{Leaves, is_mapping, list_of, registered_children};
+use super::node::{Node, child_path};
 use crate::errors;
-
-/// Namespace in which node types are registered with optree. Types that are registered globally are found as well.
-const NAMESPACE: &str = "engram";
 
 /// Maximum number of levels; a deeper nest probably contains itself. One level of a nest is three levels of JSON, and
 /// `serde_json` reads at most 128.
@@ -66,10 +63,7 @@ pub(super) fn explore<'py>(
             values.push(json!([field, value]));
         }
         let name = class.name()?.to_str()?.to_owned();
-        if remember_class(&name, &fields, &class) {
-            // The cache refers to the class that this one replaces.
-            clear_structure_cache();
-        }
+        remember_class(&name, &fields, &class);
         return Ok((
             Node::Named(class.unbind(), nodes),
             json!({ "n": name, "f": values }),
@@ -136,13 +130,6 @@ fn sorted_entries<'py>(
         .collect()
 }
 
-/// Returns the values of an iterable as a list. `collect` would lose the exceptions of `__len__` and
-/// `__length_hint__`.
-pub(super) fn list_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
-    let list = values.py().get_type::<PyList>().call1((values,))?;
-    Ok(list.cast_into()?)
-}
-
 /// Returns the stored form of a mapping's key: a string or an integer.
 fn stored_key(key: &Bound<'_, PyAny>) -> PyResult<Value> {
     let py = key.py();
@@ -157,37 +144,4 @@ fn stored_key(key: &Bound<'_, PyAny>) -> PyResult<Value> {
             errors::signature_about(py, text)
         })
     })
-}
-
-/// Returns the path entries and children of a value whose type is registered with optree; `None` for others.
-#[expect(clippy::type_complexity, reason = "pairs, in order")]
-pub(super) fn registered_children<'py>(
-    tree: &Bound<'py, PyAny>,
-) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
-    static FLATTEN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let py = tree.py();
-    // A shortcut for arrays, by far the most common leaves, and None: arrays are not registered with optree, and None
-    // is a leaf here.
-    if tree.cast::<numpy::PyUntypedArray>().is_ok() || tree.is_none() {
-        return Ok(None);
-    }
-    let flatten = FLATTEN.get_or_try_init(py, || {
-        py.import("optree")?
-            .getattr("tree_flatten_one_level")
-            .map(Bound::unbind)
-    })?;
-    let options = PyDict::new(py);
-    options.set_item("none_is_leaf", true)?;
-    options.set_item("namespace", NAMESPACE)?;
-    let flat = match flatten.bind(py).call((tree,), Some(&options)) {
-        Ok(flat) => flat,
-        Err(error) if errors::is_ordinary_error(py, &error) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let (children, _, entries): (
-        Vec<Bound<'py, PyAny>>,
-        Bound<'py, PyAny>,
-        Vec<Bound<'py, PyAny>>,
-    ) = flat.cast::<PyTuple>()?.get_slice(0, 3).extract()?;
-    Ok(Some(entries.into_iter().zip(children).collect()))
 }

@@ -3,54 +3,13 @@
 //! A leaf is `0`; a mapping `{"d": [[key, node], ...]}`; a list `{"l": [node, ...]}`; a tuple
 //! `{"t": [node, ...]}`; a namedtuple `{"n": name, "f": [[field, node], ...]}`.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
 use serde_json::{Value, json};
 
-use super::{Node, child_path};
+use super::classes::named_class;
+use super::node::{Node, child_path};
 use crate::errors;
-
-/// The last class for each name and fields of a namedtuple. Stored namedtuples become instances of it.
-static CLASSES: Mutex<Option<HashMap<NamedTuple, Py<PyType>>>> = Mutex::new(None);
-
-/// Name and fields of a namedtuple class.
-type NamedTuple = (String, Vec<String>);
-
-/// Registers a namedtuple class. Returns true if it replaces another one.
-pub(super) fn remember_class(name: &str, fields: &[String], class: &Bound<'_, PyType>) -> bool {
-    let key = (name.to_string(), fields.to_vec());
-    let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = classes
-        .get_or_insert_default()
-        .insert(key, class.clone().unbind());
-    // Dropping the previous class may run Python code, so the lock is released first.
-    drop(classes);
-    before.is_some_and(|before| !before.is(class))
-}
-
-/// Returns the registered namedtuple class with this name and these fields, or creates one.
-fn named_class(py: Python<'_>, name: &str, fields: &[String]) -> PyResult<Py<PyType>> {
-    let key = (name.to_string(), fields.to_vec());
-    let known = CLASSES
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .as_ref()
-        .and_then(|classes| classes.get(&key).map(|class| class.clone_ref(py)));
-    if let Some(class) = known {
-        return Ok(class);
-    }
-    let class = py
-        .import("collections")?
-        .getattr("namedtuple")?
-        .call1((name, fields.to_vec()))?;
-    let class = class.cast_into::<PyType>()?;
-    remember_class(name, fields, &class);
-    Ok(class.unbind())
-}
 
 /// Returns the node of a serialized structure. Appends the paths of its leaves to `names`.
 ///

@@ -38,7 +38,9 @@ pub struct RemoteOutbox {
 }
 
 impl RemoteOutbox {
-    pub(crate) fn new(client: &Arc<Client>) -> Self {
+    /// Creates an outbox for the tables of a client's server.
+    #[must_use]
+    pub fn new(client: &Arc<Client>) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
         let progress = Arc::<InsertProgress>::default();
         let stream = PendingInserts::new(client.unique_number(), Arc::clone(&progress));

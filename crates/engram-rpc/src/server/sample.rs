@@ -14,8 +14,8 @@ mod request_queue;
 
 use std::sync::Arc;
 
-use engram_codec::{CallBudget, ReplyMessage, ReplyStream, Reservation};
-use engram_core::{Error, Result};
+use engram_codec::{CallBudget, ReplyStream, Reservation};
+use engram_core::Result;
 use engram_engine::BatchLease as _;
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc::{self, Permit, Sender};
@@ -28,10 +28,10 @@ use super::shutdown::ShutdownSignal;
 use crate::pb;
 use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
-use crate::wire::encode_error;
 use barriers::Barriers;
 use leases::Leases;
-use outgoing_reply::{OutgoingReply, ReservingReply};
+pub(super) use outgoing_reply::LARGE_BATCH_BYTES;
+use outgoing_reply::{Message, OutgoingReply, ReservingReply, encode_response, error_outcome};
 use request_queue::RequestQueue;
 
 /// Maximum number of batches of a stream that are requested, being sent or on lease. Also the maximum number of its
@@ -40,11 +40,6 @@ const MAX_OUTSTANDING: usize = 1024;
 
 /// Messages buffered between a stream's task and the transport.
 pub(super) const REPLY_BUFFER: usize = 4;
-
-/// Batches of at least this size are gathered outside of the runtime's shared threads, because that takes long.
-pub(super) const LARGE_BATCH_BYTES: usize = 1 << 20;
-
-type Message = ReplyMessage<pb::SampleResponse>;
 
 /// Serves one stream until the client ends it, the connection breaks or the server shuts down.
 pub(super) fn serve(
@@ -294,15 +289,4 @@ async fn reserve(reserving: &mut Option<ReservingReply>) -> Reservation {
         Some(reserving) => reserving.reserve().await,
         None => std::future::pending().await,
     }
-}
-
-fn encode_response(id: u64, outcome: Outcome) -> pb::SampleResponse {
-    pb::SampleResponse {
-        id,
-        outcome: Some(outcome),
-    }
-}
-
-fn error_outcome(error: &Error) -> Outcome {
-    Outcome::Error(encode_error(error))
 }

@@ -2,18 +2,23 @@
 //! decodes the items that refer to them.
 
 mod chunk_assembler;
+mod columns;
+mod insert_stream_error;
 mod items;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use engram_core::text::count;
-use engram_core::{CellSpec, Chunk, Error, Layout, Schema, WindowShape};
+use engram_core::{CellSpec, Chunk, Layout, Schema, WindowShape};
 
 use super::options::check_column_count;
 use super::{decode_cell_spec, decode_layout};
 use crate::pb;
 use chunk_assembler::ChunkAssembler;
+use columns::decode_columns;
+pub use insert_stream_error::InsertStreamError;
+use insert_stream_error::invalid;
 pub(super) use items::MAX_SLICES;
 
 /// Maximum number of chunks of a stream that are not released.
@@ -30,21 +35,6 @@ pub(super) const MAX_DEFINITION_BYTES: usize = 64 << 20;
 
 /// Bytes of a definition besides its columns, names and slices.
 const DEFINITION_OVERHEAD: usize = 512;
-
-/// Why a stream must be closed.
-#[derive(Clone, Debug, PartialEq)]
-pub enum InsertStreamError {
-    /// A message is invalid.
-    Invalid(Error),
-    /// The sender exceeded a limit.
-    LimitExceeded(String),
-}
-
-impl From<Error> for InsertStreamError {
-    fn from(error: Error) -> Self {
-        Self::Invalid(error)
-    }
-}
 
 /// The schemas, window shapes and chunks that a stream has sent, by the ids that the sender chose.
 #[derive(Debug, Default)]
@@ -82,7 +72,7 @@ impl ReceivedDictionary {
     /// [`InsertStreamError`].
     pub fn add_window_shape(&mut self, shape: &pb::WindowShape) -> Result<(), InsertStreamError> {
         let id = shape.id;
-        let (columns, slices) = items::decode_columns(&shape.columns, &shape.slices)?;
+        let (columns, slices) = decode_columns(&shape.columns, &shape.slices)?;
         let layout = self.decode_layout(shape.layout.as_ref())?;
         let shape = WindowShape {
             layout,
@@ -297,10 +287,6 @@ fn unknown(what: &str, id: u32) -> InsertStreamError {
     invalid(format!(
         "unknown {what} {id}: it was not sent on this stream, or was released or dropped; send it first"
     ))
-}
-
-fn invalid(text: String) -> InsertStreamError {
-    InsertStreamError::Invalid(Error::InvalidArgument(text))
 }
 
 #[cfg(test)]

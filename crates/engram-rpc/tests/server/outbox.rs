@@ -21,7 +21,7 @@ fn outbox(server: &Server) -> RemoteOutbox {
         tls: None,
         reconnect_timeout: STEP_TIMEOUT,
     };
-    Arc::new(Client::new(options).unwrap()).outbox()
+    RemoteOutbox::new(&Arc::new(Client::new(options).unwrap()))
 }
 
 async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, max_in_flight: usize) {
@@ -161,7 +161,7 @@ async fn the_end_of_a_failed_stream_is_not_final() {
         tls: None,
         reconnect_timeout: Duration::from_millis(100),
     };
-    let mut outbox = Arc::new(Client::new(options).unwrap()).outbox();
+    let mut outbox = RemoteOutbox::new(&Arc::new(Client::new(options).unwrap()));
     let number = outbox.table_number(engine.table("t").unwrap().options());
     send(&mut outbox, number, items(0, 3, 1), 2).await;
     drop(server);

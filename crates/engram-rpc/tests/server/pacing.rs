@@ -105,7 +105,7 @@ fn outbox(server: &Server) -> RemoteOutbox {
         tls: None,
         reconnect_timeout: STEP_TIMEOUT,
     };
-    Arc::new(Client::new(options).unwrap()).outbox()
+    RemoteOutbox::new(&Arc::new(Client::new(options).unwrap()))
 }
 
 fn send(outbox: &mut RemoteOutbox, table: &Arc<Table>, first: u32, n: u32) {

@@ -15,7 +15,7 @@ from engram.errors import ClosedError, DeadlineExceededError, SignatureError, Un
 from engram.info import TableInfo
 from engram.table_store import TableStore
 
-__all__ = ["FetchOptions", "MismatchError", "read_blocks"]
+__all__ = ["BlockReader", "FetchOptions", "MismatchError"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,29 +68,7 @@ _MAX_DOUBLINGS = 7
 """Number of times that the pause of 10 ms before a reconnect is doubled, up to 1 s."""
 
 
-def read_blocks(
-    store: TableStore,
-    table: str,
-    fetch_options: FetchOptions,
-    make: Callable[[ColumnBlock], R],
-    *,
-    tracker: ConsumptionTracker | None = None,
-    check_info: Callable[[TableInfo], None] | None = None,
-) -> Generator[R | None]:
-    """Yields `make(block)` for each block of items of a table, and None every `poll_interval` while there are no items.
-
-    When the generator is closed, items that were not consumed are returned to the table: counters are restored, and
-    items of a queue regain their positions. Items that `make` rejects by a `MismatchError` are returned, too; all items
-    before them were yielded, except those of the same block with `exact_blocks`. Without a `tracker`, all items of a
-    block are consumed once the block is yielded; otherwise the tracker counts the consumed items. If the table has
-    `max_times_sampled`, the tracker's blocks have one item, unless `exact_blocks`, as an item is acknowledged when its
-    first element is requested. `check_info` receives the table's state before the first block, unless the table does
-    not exist.
-    """
-    return _BlockReader(store, table, fetch_options, make, tracker=tracker, check_info=check_info).blocks()
-
-
-class _BlockReader(Generic[R]):
+class BlockReader(Generic[R]):
     """Reads a table through a sequence of streams."""
 
     def __init__(
@@ -100,8 +78,8 @@ class _BlockReader(Generic[R]):
         fetch_options: FetchOptions,
         make: Callable[[ColumnBlock], R],
         *,
-        tracker: ConsumptionTracker | None,
-        check_info: Callable[[TableInfo], None] | None,
+        tracker: ConsumptionTracker | None = None,
+        check_info: Callable[[TableInfo], None] | None = None,
     ) -> None:
         self._store = store
         self._table = table
@@ -116,7 +94,16 @@ class _BlockReader(Generic[R]):
         self._reads_single_items = False
 
     def blocks(self) -> Generator[R | None]:
-        """Yields the blocks of one stream after the other."""
+        """Yields `make(block)` for each block of items, and None every `poll_interval` while there are no items.
+
+        When the generator is closed, items that were not consumed are returned to the table: counters are restored, and
+        items of a queue regain their positions. Items that `make` rejects by a `MismatchError` are returned, too; all
+        items before them were yielded, except those of the same block with `exact_blocks`. Without a `tracker`, all
+        items of a block are consumed once the block is yielded; otherwise the tracker counts the consumed items. If the
+        table has `max_times_sampled`, the tracker's blocks have one item, unless `exact_blocks`, as an item is
+        acknowledged when its first element is requested. `check_info` receives the table's state before the first
+        block, unless the table does not exist.
+        """
         ended_early = False  # True if the last stream ended because of the timeout
         while self._items_left != 0:
             confirms_end, ended_early = ended_early, False

@@ -8,7 +8,7 @@ from typing import Any
 
 import engram
 from engram.compat.reverb import _arguments, _nest, _table_note
-from engram.compat.reverb._block_reader import FetchOptions, read_blocks
+from engram.compat.reverb._block_reader import BlockReader, FetchOptions
 from engram.compat.reverb._elements import Convert, Elements, check_signature, steps_per_item
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._lazy_tensorflow import import_tensorflow
@@ -182,7 +182,8 @@ def read_table(
         tracker.add_items(_elements_per_item(table, block, elements))
         return elements
 
-    return read_blocks(store, table, source.fetch_options, convert, tracker=tracker, check_info=check_info)
+    reader = BlockReader(store, table, source.fetch_options, convert, tracker=tracker, check_info=check_info)
+    return reader.blocks()
 
 
 def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> list[int]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.compat.reverb import _table_note
-from engram.compat.reverb._block_reader import FetchOptions, read_blocks
+from engram.compat.reverb._block_reader import BlockReader, FetchOptions
 from engram.compat.reverb._elements import check_signature, timesteps
 from engram.compat.reverb._lazy_tensorflow import import_tensorflow
 from engram.compat.reverb._tf_errors import call_from_tensorflow
@@ -102,7 +102,7 @@ class TFClient:
                 check_signature(table, [TensorSpec(leaf.shape, leaf.dtype) for leaf in step], signature)
             return first_values
 
-        blocks = read_blocks(store, table, FetchOptions(max_in_flight=1, max_items=1), convert)
+        blocks = BlockReader(store, table, FetchOptions(max_in_flight=1, max_items=1), convert).blocks()
         return next(block for block in blocks if block is not None)
 
     def insert(self, data: Sequence[Any], tables: Any, priorities: Any, name: str | None = None) -> Any:  # noqa: ANN401

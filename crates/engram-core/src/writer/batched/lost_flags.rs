@@ -1,7 +1,7 @@
 //! Finds columns such as `terminated` that are true at the last step of an episode, but in no item.
 
 use super::super::open_batch::OpenBatch;
-use super::BatchedPattern;
+use super::super::pattern::Pattern;
 use crate::dtype::DType;
 use crate::schema::Schema;
 
@@ -17,11 +17,14 @@ pub(super) struct LostFlags {
 }
 
 impl LostFlags {
-    pub(super) fn new(patterns: &[BatchedPattern], schema: &Schema) -> Self {
+    pub(super) fn new<'a>(
+        patterns: impl Iterator<Item = &'a Pattern> + Clone,
+        schema: &Schema,
+    ) -> Self {
         let is_flag = |column: &usize| {
             let cell = &schema.cells[*column];
-            let mut uses = (patterns.iter())
-                .flat_map(|pattern| &pattern.pattern.columns)
+            let mut uses = (patterns.clone())
+                .flat_map(|pattern| &pattern.columns)
                 .filter(|used| used.source == *column)
                 .peekable();
             let is_bool = cell.dtype == DType::Bool && cell.elements() == 1;

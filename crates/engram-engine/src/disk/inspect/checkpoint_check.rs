@@ -1,5 +1,7 @@
 //! Checks a checkpoint, and whether everything that it requires exists.
 
+use std::collections::BTreeMap;
+
 use crate::disk::byte_codec::{BodyReader, UnusableData};
 use crate::disk::checkpoint_reader::{read_first_record, read_table_header, verify};
 use crate::disk::checkpoint_writer::CheckpointHeader;
@@ -9,9 +11,12 @@ use crate::disk::file_names::{checkpoint_name, log_name};
 use crate::disk::kind;
 use crate::disk::recovery_error::{RecoveryError, missing_chunks, problem_of_checkpoint};
 
-use super::ChunksByLog;
 use super::file_check;
 use super::report::{FileState, InspectedCheckpoint, InspectedFile, InspectedTable, InvalidRecord};
+
+/// By a log's number: serial and record size in bytes of each of its chunks; `None` if the log cannot be used. A
+/// chunk's serial is its number in its store.
+pub(super) type ChunksByLog = BTreeMap<u64, Option<Vec<(u64, u64)>>>;
 
 /// Reads a checkpoint's file; returns its report and its tables.
 pub(super) fn read_checkpoint(

@@ -19,8 +19,8 @@ use crate::disk::mapping::PART_ALIGNMENT;
 use crate::disk::record_codec::{DictionaryWriter, ReadDictionary, WrittenDictionary};
 use crate::disk::record_writer::RecordWriter;
 
+use super::errors::{THE_FILE, damaged, failed};
 use super::flushed::max_record_bytes;
-use super::{THE_FILE, damaged, failed};
 
 /// The size of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

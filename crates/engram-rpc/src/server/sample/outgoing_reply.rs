@@ -8,10 +8,16 @@ use engram_core::{Error, Result};
 use engram_engine::{Lease, Sample};
 
 use super::request_queue::ServedRequest;
-use super::{LARGE_BATCH_BYTES, Message, encode_response, error_outcome};
+use crate::pb;
 use crate::pb::sample_response::Outcome;
 use crate::server::service_state::ServiceState;
-use crate::wire::{HEADER_BYTES_PER_ITEM, OutgoingBatch};
+use crate::wire::{HEADER_BYTES_PER_ITEM, OutgoingBatch, encode_error};
+
+/// Batches of at least this size are gathered outside of the runtime's shared threads, because that takes long.
+pub(in crate::server) const LARGE_BATCH_BYTES: usize = 1 << 20;
+
+/// A message of a sample stream.
+pub(super) type Message = ReplyMessage<pb::SampleResponse>;
 
 /// A served request that waits for memory for its batch.
 pub(super) struct ReservingReply {
@@ -138,4 +144,15 @@ fn gather_batch(
         .is_some_and(Lease::needs_durable_acknowledgement);
     let batch = OutgoingBatch::new(columns, &draws, lease.is_some(), durable)?;
     Ok((batch, lease))
+}
+
+pub(super) fn encode_response(id: u64, outcome: Outcome) -> pb::SampleResponse {
+    pb::SampleResponse {
+        id,
+        outcome: Some(outcome),
+    }
+}
+
+pub(super) fn error_outcome(error: &Error) -> Outcome {
+    Outcome::Error(encode_error(error))
 }

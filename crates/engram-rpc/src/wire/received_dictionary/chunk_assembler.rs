@@ -8,7 +8,7 @@ use engram_core::codec::Codec;
 use engram_core::{Chunk, Error, Extent, Origin, Result, Schema};
 use smallvec::SmallVec;
 
-use super::{InsertStreamError, invalid};
+use super::insert_stream_error::{InsertStreamError, invalid};
 use crate::pb;
 use crate::wire::decode_u64s;
 

@@ -1,0 +1,96 @@
+//! Which Python objects are containers, and what they contain.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyTuple};
+
+use crate::errors;
+
+/// The leaves of a nest, in order.
+pub(crate) type Leaves<'py> = Vec<Bound<'py, PyAny>>;
+
+/// Namespace in which node types are registered with optree. Types that are registered globally are found as well.
+const NAMESPACE: &str = "engram";
+
+/// True for a list, a tuple, a dict or another mapping. Fast for arrays and for objects that cannot be
+/// indexed, such as slices of a history, which are none of these.
+///
+/// # Errors
+/// Those of [`is_mapping`].
+pub(super) fn is_container(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if value.cast::<PyDict>().is_ok()
+        || value.cast::<PyList>().is_ok()
+        || value.cast::<PyTuple>().is_ok()
+    {
+        return Ok(true);
+    }
+    if value.cast::<numpy::PyUntypedArray>().is_ok() || !has_items(value) {
+        return Ok(false);
+    }
+    is_mapping(value)
+}
+
+/// True for a `collections.abc.Mapping`.
+///
+/// # Errors
+/// Any exception that the check raises, such as Ctrl-C. A cast to `PyMapping` would lose it.
+pub(super) fn is_mapping(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static MAPPING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if value.cast::<PyDict>().is_ok() {
+        return Ok(true);
+    }
+    let py = value.py();
+    let class = MAPPING.get_or_try_init(py, || {
+        py.import("collections.abc")?
+            .getattr("Mapping")
+            .map(Bound::unbind)
+    })?;
+    value.is_instance(class.bind(py))
+}
+
+/// False for an object that cannot be indexed, and therefore is no mapping.
+#[expect(unsafe_code, reason = "Python's C API")]
+fn has_items(value: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: the object is alive, and the GIL is held.
+    unsafe { pyo3::ffi::PyMapping_Check(value.as_ptr()) != 0 }
+}
+
+/// Returns the values of an iterable as a list. `collect` would lose the exceptions of `__len__` and
+/// `__length_hint__`.
+pub(super) fn list_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    let list = values.py().get_type::<PyList>().call1((values,))?;
+    Ok(list.cast_into()?)
+}
+
+/// Returns the path entries and children of a value whose type is registered with optree; `None` for others.
+#[expect(clippy::type_complexity, reason = "pairs, in order")]
+pub(super) fn registered_children<'py>(
+    tree: &Bound<'py, PyAny>,
+) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
+    static FLATTEN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = tree.py();
+    // A shortcut for arrays, by far the most common leaves, and None: arrays are not registered with optree, and None
+    // is a leaf here.
+    if tree.cast::<numpy::PyUntypedArray>().is_ok() || tree.is_none() {
+        return Ok(None);
+    }
+    let flatten = FLATTEN.get_or_try_init(py, || {
+        py.import("optree")?
+            .getattr("tree_flatten_one_level")
+            .map(Bound::unbind)
+    })?;
+    let options = PyDict::new(py);
+    options.set_item("none_is_leaf", true)?;
+    options.set_item("namespace", NAMESPACE)?;
+    let flat = match flatten.bind(py).call((tree,), Some(&options)) {
+        Ok(flat) => flat,
+        Err(error) if errors::is_ordinary_error(py, &error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let (children, _, entries): (
+        Vec<Bound<'py, PyAny>>,
+        Bound<'py, PyAny>,
+        Vec<Bound<'py, PyAny>>,
+    ) = flat.cast::<PyTuple>()?.get_slice(0, 3).extract()?;
+    Ok(Some(entries.into_iter().zip(children).collect()))
+}
