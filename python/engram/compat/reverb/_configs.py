@@ -235,13 +235,11 @@ class PatternStructure:
 
 
 def _outline(nest: Any) -> Any:  # noqa: ANN401, nests
-    if isinstance(nest, Mapping):
-        return ("mapping", [(key, _outline(nest[key])) for key in sorted(nest)])
-    if _nest.is_namedtuple(nest):
-        return (type(nest).__name__, nest._fields, [_outline(each) for each in nest])
-    if isinstance(nest, list | tuple):
-        return (type(nest).__name__, [_outline(each) for each in nest])
-    return None
+    children = _nest.children(nest)
+    if children is None:
+        return None
+    kind = "mapping" if isinstance(nest, Mapping) else type(nest).__name__
+    return (kind, [(key, _outline(child)) for key, child in children])
 
 
 class Config(_ConfigMessage):

@@ -1,6 +1,5 @@
 """The common parts of the datasets: argument checks, and the conversion of a table's items to elements."""
 
-import copy
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -200,14 +199,9 @@ def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> li
 
 def lists_to_tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
     """Replaces the lists of a nest by tuples, as in the elements of TensorFlow's datasets."""
-    if isinstance(nest, list):
-        return tuple(lists_to_tuples(each) for each in nest)
-    if isinstance(nest, tuple) and not hasattr(nest, "_fields"):
-        return tuple(lists_to_tuples(each) for each in nest)
-    if _nest.is_namedtuple(nest):
-        return type(nest)(*[lists_to_tuples(each) for each in nest])
-    if isinstance(nest, dict):
-        copied = copy.copy(nest)  # not all classes of mappings can be created from pairs
-        copied.update({key: lists_to_tuples(value) for key, value in nest.items()})
-        return copied
-    return nest
+    children = _nest.children(nest)
+    if children is None:
+        return nest
+    converted = [lists_to_tuples(child) for _, child in children]
+    is_sequence = isinstance(nest, list | tuple) and not _nest.is_namedtuple(nest)
+    return tuple(converted) if is_sequence else _nest.with_children(nest, converted)

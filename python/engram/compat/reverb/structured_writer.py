@@ -21,7 +21,8 @@ from engram.compat.reverb._config_builder import (
 from engram.compat.reverb._configs import Condition as ConditionProto
 from engram.compat.reverb._configs import Config, config_problem
 from engram.compat.reverb._errors import translated
-from engram.compat.reverb._flatteners import LEAF_CLASSES, Flatten, flattener, is_leaf
+from engram.compat.reverb._flatteners import LEAF_CLASSES, Flatten, flattener
+from engram.compat.reverb._nest import is_leaf
 from engram.compat.reverb._pattern_writer import pattern_writer
 from engram.compat.reverb._patterns import already_set_text, check_source_leaves, history_length, source_leaves
 from engram.compat.reverb._signature_inference import infer_signature, unpack_pattern
