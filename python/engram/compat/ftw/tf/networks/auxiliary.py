@@ -51,11 +51,9 @@ class PixelControl(SizedModule):
         num_actions = static_num_actions(num_actions)
         _checks.integer("`num_cells`", num_cells)
         _checks.integer("`channels`", channels)
-
-        def make(in_size: int, key: Any) -> PixelControlHead:  # noqa: ANN401, a JAX key
-            return PixelControlHead(in_size, num_actions, activation, num_cells=num_cells, channels=channels, key=key)
-
-        self._make = make
+        self._make = lambda in_size, key: PixelControlHead(
+            in_size, num_actions, activation, num_cells=num_cells, channels=channels, key=key
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[..., I]` to action values `[..., cells, cells, A]`."""
@@ -156,11 +154,7 @@ class RewardPrediction(SizedModule):
         """
         super().__init__(seed)
         _checks.integer("`hidden_size`", hidden_size)
-
-        def make(in_size: int, key: Any) -> RewardPredictionHead:  # noqa: ANN401, a JAX key
-            return RewardPredictionHead(in_size, 1, hidden_size, activation, key=key)
-
-        self._make = make
+        self._make = lambda in_size, key: RewardPredictionHead(in_size, 1, hidden_size, activation, key=key)
 
     def __call__(self, features: jax.Array) -> jax.Array:
         """Maps features `[B, D]`, of a window's frames in order, the oldest first, to logits `[B, 3]`."""
