@@ -8,7 +8,7 @@ from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._columns import ColumnHistory, TrajectoryColumn, WriterState, record_missing_values
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener
-from engram.compat.reverb._item_signatures import ColumnType, check_trajectory, checked_priority, column_types
+from engram.compat.reverb._signatures import ColumnType, check_trajectory, checked_priority, column_types
 from engram.compat.reverb._steps import LONGEST_CHUNK, StepColumns, chunk_length
 from engram.compat.reverb.errors import ReverbError
 from engram.errors import EngramError
