@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from engram.compat.reverb import _nest
 from engram.compat.reverb._message import Message
 
-__all__ = ["Condition", "Config", "ModuloEq", "PatternNode", "PatternStructure", "Priority", "config_problem"]
+__all__ = ["Condition", "Config", "ModuloEq", "PatternNode", "PatternStructure", "Priority", "check_configs"]
 
 _MAX_INT32 = 2**31 - 1
 
@@ -263,8 +263,17 @@ class Config(_ConfigMessage):
     _lists: ClassVar[dict[str, type]] = {"flat": PatternNode, "conditions": Condition}
 
 
-def config_problem(config: Config) -> str | None:
-    """Returns why a config is invalid; None if it is valid."""
+def check_configs(configs: Sequence[Config], *, with_priority: bool) -> None:
+    """Raises a ValueError with the position, from 0, of an invalid config. `with_priority`: it must have a priority."""
+    for number, config in enumerate(configs):
+        problem = _config_problem(config)
+        if problem is None and with_priority and config.priority.WhichOneof("priority_fn") is None:
+            problem = "`priority` must set `constant_fn` or `td_error`."
+        if problem is not None:
+            raise ValueError(f"Invalid configuration at position {number}: {problem}")
+
+
+def _config_problem(config: Config) -> str | None:
     if not isinstance(config, Config):
         return f"must be a Config; got {type(config).__name__}."
     if not config.flat:

@@ -308,9 +308,6 @@ class TrajectoryWriter:
         timeout = _sending.timeout_seconds(timeout_ms)
         if self._closed:
             raise RuntimeError(_CLOSED)
-        if self._native is None:
-            return
-        native = self._native
 
         def on_ended() -> None:
             state = self._state
@@ -321,9 +318,7 @@ class TrajectoryWriter:
                 for column in self._columns:
                     column.clear()
 
-        _sending.end_episode(
-            native, lambda seconds: native.end_episode(seconds, clear_buffers), on_ended, timeout_ms, timeout
-        )
+        _sending.end_episode(self._native, on_ended, clear_buffers, timeout_ms, timeout)
 
     def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how many steps of one column are kept. The column may be added by a later step.
