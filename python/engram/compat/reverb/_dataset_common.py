@@ -22,11 +22,11 @@ from engram.table_store import TableStore
 __all__ = [
     "ElementSource",
     "dtypes_and_shapes",
-    "init_server_dataset",
     "init_table_dataset",
     "lists_to_tuples",
     "make_fetch_options",
     "read_table",
+    "server_store",
 ]
 
 _RECONNECT_TIMEOUT = 1.0
@@ -98,25 +98,9 @@ class ElementSource:
     info_shape: tuple[int | None, ...] = ()
 
 
-def init_server_dataset(
-    dataset: Any,  # noqa: ANN401, TensorFlow's
-    source: ElementSource,
-    *,
-    server_address: Any,  # noqa: ANN401, text or a tensor
-    table: Any,  # noqa: ANN401, text or a tensor
-    dtypes: Any,  # noqa: ANN401, a nest
-    shapes: Any,  # noqa: ANN401, a nest
-) -> None:
-    """Initializes `dataset`, whose constructor is running, as a dataset of `ReplaySample`s of a server's table."""
-    tf = import_tensorflow(f"reverb.{type(dataset).__name__}")
-    tf.nest.assert_same_structure(dtypes, shapes, False)  # noqa: FBT003, lists and tuples are alike
-    spec = tf.nest.map_structure(lambda dtype, shape: tf.TensorSpec(shape, dtype), dtypes, shapes)
-
-    def open_store(address: str, _table: str) -> TableStore:
-        return engram.Client(_arguments.host_and_port(address), reconnect_timeout=_RECONNECT_TIMEOUT)
-
-    args = [tf.convert_to_tensor(each, tf.string) for each in (server_address, table)]
-    init_table_dataset(dataset, source, open_store, args, spec)
+def server_store(address: str) -> engram.Client:
+    """Returns a client of a server, from whose calls a dataset returns soon while the server is unreachable."""
+    return engram.Client(_arguments.host_and_port(address), reconnect_timeout=_RECONNECT_TIMEOUT)
 
 
 def init_table_dataset(

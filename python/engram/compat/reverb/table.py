@@ -83,11 +83,7 @@ class Table:
         self._name = _arguments.text("name", name)
         if not name:
             raise ValueError("name must be nonempty")
-        size = _arguments.integer("max_size", max_size)
-        if size <= 0:
-            raise ValueError(f"max_size ({max_size}) must be a positive integer")
-        if size > _MAX_SIZE:
-            raise TypeError(f"`max_size` must be at most {_MAX_SIZE}; got {max_size}")
+        size = _count("max_size", max_size)
         _arguments.instance("sampler", sampler, Selector, "one of reverb.selectors")
         _arguments.instance("remover", remover, Selector, "one of reverb.selectors")
         self._sampler, self._remover = sampler, remover

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from engram import Client, TableInfo
+from engram import TableInfo
 from engram.compat.ftw._same_arguments import same_arguments
 from engram.compat.ftw.datasets import _specs
 from engram.compat.ftw.datasets._arrays import ArrayDataset, array_converter
@@ -12,7 +12,7 @@ from engram.compat.ftw.datasets._sequences import as_whole_items, check_length, 
 from engram.compat.ftw.datasets._tensorflow import tensorflow_dataset
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._block_reader import FetchOptions
-from engram.compat.reverb._dataset_common import ElementSource
+from engram.compat.reverb._dataset_common import ElementSource, server_store
 from engram.compat.reverb._elements import timesteps
 from engram.compat.reverb._nest import flatten
 from engram.table_store import TableStore
@@ -25,9 +25,6 @@ _FRAMEWORKS = get_args(Framework)
 
 _PREFETCHED_ITEMS = 100
 """Number of items to fetch ahead if there is no batch size."""
-
-_RECONNECT_TIMEOUT = 1.0
-"""Seconds that a client waits for an unreachable server before the dataset tries again."""
 
 
 def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
@@ -102,22 +99,7 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
         tf.errors.InvalidArgumentError: During iteration of a `tf.data.Dataset`, in place of the ValueError of an
             iterable. Other errors are raised as the closest of `tf.errors`, with their text.
     """
-    return _make_dataset(
-        whole_items=False,
-        client=client,
-        environment_spec=environment_spec,
-        batch_size=batch_size,
-        prefetch_size=prefetch_size,
-        sequence_length=sequence_length,
-        extra_spec=extra_spec,
-        transition_adder=transition_adder,
-        table=table,
-        convert_zero_size_to_none=convert_zero_size_to_none,
-        num_parallel_calls=num_parallel_calls,
-        using_deprecated_adder=using_deprecated_adder,
-        deterministic=deterministic,
-        framework=framework,
-    )
+    return _make_dataset(**locals(), whole_items=False)
 
 
 @same_arguments(make_reverb_fifo_sampler_dataset)
@@ -164,12 +146,14 @@ def _make_dataset(
     deterministic: bool,
     framework: str,
 ) -> Any:  # noqa: ANN401, a dataset
-    _check_numbers(
-        batch_size=batch_size,
-        prefetch_size=prefetch_size,
-        sequence_length=sequence_length,
-        num_parallel_calls=num_parallel_calls,
-    )
+    for name, number, low in (
+        ("batch_size", batch_size, 1),
+        ("prefetch_size", prefetch_size, 0),
+        ("sequence_length", sequence_length, 1),
+    ):
+        if number is not None:
+            _check_number(name, number, low)
+    _check_number("num_parallel_calls", num_parallel_calls, 1)
     _arguments.text("table", table)
     for name, value in (
         ("transition_adder", transition_adder),
@@ -228,19 +212,9 @@ def _make_dataset(
     return tensorflow_dataset(options, stores) if convert is None else ArrayDataset(options, stores, convert)
 
 
-def _check_numbers(
-    *, batch_size: int | None, prefetch_size: int | None, sequence_length: int | None, num_parallel_calls: int
-) -> None:
-    for name, value, low in (
-        ("batch_size", batch_size, 1),
-        ("prefetch_size", prefetch_size, 0),
-        ("sequence_length", sequence_length, 1),
-        ("num_parallel_calls", num_parallel_calls, 1),
-    ):
-        if value is None and name != "num_parallel_calls":
-            continue
-        if _arguments.integer(name, value) < low:
-            raise ValueError(f"`{name}` must be at least {low}; got {value}")
+def _check_number(name: str, value: int, low: int) -> None:
+    if _arguments.integer(name, value) < low:
+        raise ValueError(f"`{name}` must be at least {low}; got {value}")
 
 
 def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, one of several types
@@ -253,7 +227,7 @@ def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, one 
         if isinstance(each, TableStore):
             stores.append(each)
         elif isinstance(getattr(each, "server_address", None), str):  # a Client or TFClient of compat.reverb
-            stores.append(Client(_arguments.host_and_port(each.server_address), reconnect_timeout=_RECONNECT_TIMEOUT))
+            stores.append(server_store(each.server_address))
         else:
             raise TypeError(
                 "`client` must be a TFClient or a Client of engram.compat.reverb, an engram.Client, an engram.Store, "
