@@ -41,9 +41,7 @@ def make_fetch_options(
     max_samples: int = -1,
 ) -> FetchOptions:
     """Checks the arguments of a dataset and returns them as `FetchOptions`. Errors name the argument."""
-    in_flight = _arguments.integer("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
-    if in_flight < 1:
-        raise ValueError(f"max_in_flight_samples_per_worker ({in_flight}) must be a positive integer")
+    in_flight = _arguments.positive("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
     for name, value in (
         ("num_workers_per_iterator", num_workers_per_iterator),
         ("max_samples_per_stream", max_samples_per_stream),

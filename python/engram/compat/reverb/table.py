@@ -231,9 +231,7 @@ class Table:
 
 
 def _count(name: str, value: int) -> int:
-    count = _arguments.integer(name, value)
-    if count < 1:
-        raise ValueError(f"{name} ({value}) must be a positive integer")
+    count = _arguments.positive(name, value)
     if count > _MAX_SIZE:
         raise TypeError(f"`{name}` must be at most {_MAX_SIZE}; got {value}")
     return count

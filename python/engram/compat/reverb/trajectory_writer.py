@@ -341,9 +341,7 @@ class TrajectoryWriter:
         """
         if not isinstance(path, tuple | list):
             raise TypeError(f'`path` must be a tuple like ("observation",); got {_arguments.describe(path)}')
-        keep = _arguments.integer("num_keep_alive_refs", num_keep_alive_refs)
-        if keep < 1:
-            raise ValueError(f"num_keep_alive_refs ({keep}) must be a positive integer")
+        keep = _arguments.positive("num_keep_alive_refs", num_keep_alive_refs)
         if max_chunk_length is not None:
             length = _arguments.integer("max_chunk_length", max_chunk_length)
             if not 1 <= length <= keep:

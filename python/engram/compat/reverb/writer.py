@@ -202,9 +202,7 @@ class Writer:
             RuntimeError: The writer is closed, or the server is gone.
         """
         self._check_open()
-        length = _arguments.integer("num_timesteps", num_timesteps)
-        if length < 1:
-            raise ValueError(f"num_timesteps ({length}) must be a positive integer")
+        length = _arguments.positive("num_timesteps", num_timesteps)
         if length > min(self._num_steps, self._max_sequence_length):
             raise ValueError(
                 f"Argument `num_timesteps` is larger than number of buffered timesteps: it is {length}, there are "
