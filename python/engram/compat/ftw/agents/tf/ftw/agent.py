@@ -154,15 +154,9 @@ class FTWWithoutActor:
         """
         given = locals()
         pixel_control = one_spelling(use_pixel_cotrol=use_pixel_cotrol, use_pixel_control=use_pixel_control)
-        self._config = ReplayConfig(
-            sequence_length=sequence_length,
-            batch_size=batch_size,
-            max_queue_size=max_queue_size,
-            use_pixel_control=pixel_control,
-            use_reward_prediction=use_reward_prediction,
-            max_pixel_control_buffer_size=max(100, batch_size),
-            reward_prediction_sequence_length=reward_prediction_sequence_length,
-        )
+        given["use_pixel_control"] = pixel_control
+        given["max_pixel_control_buffer_size"] = max(100, batch_size)
+        self._config = ReplayConfig(**arguments_of(ReplayConfig, given))
         _checks.integer("`agent_id`", agent_id, low=0)
         if isinstance(embed, OAREmbedding):
             raise InvalidArgumentError(
@@ -200,26 +194,12 @@ class FTWWithoutActor:
         )
         self._network.build(frame)
         self._extra_spec = _extra_spec(self._network)
-        self._adder_options: dict[str, Any] = {
-            "sequence_length": sequence_length,
-            "use_pixel_control": pixel_control,
-            "use_reward_prediction": use_reward_prediction,
-            "reward_prediction_sequence_length": reward_prediction_sequence_length,
-            "reward_prediction_sequence_period": reward_prediction_sequence_period,
-        }
+        self._adder_options = arguments_of(create_adders, given)
         self._uint_pixels_to_float = uint_pixels_to_float
         tables = make_tables(self._config, *self._signatures(environment_spec))
         self._store = engram.Store(tables, seed=int(store_seed.generate_state(1)[0]))
         queue, control_items, nonzero_windows, zero_windows = create_datasets(
-            self._store,
-            environment_spec,
-            batch_size,
-            sequence_length,
-            self._extra_spec,
-            pixel_control,
-            use_reward_prediction,
-            reward_prediction_sequence_length,
-            overlap=True,
+            self._store, **arguments_of(create_datasets, given), extra_spec=self._extra_spec, overlap=True
         )
         given |= {**self._hypers, "internal_rewards": self._rewards, "seed": learner_seed}
         self._learner = FtwLearner(
