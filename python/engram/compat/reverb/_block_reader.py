@@ -87,33 +87,24 @@ def read_blocks(
     first element is requested. `check_info` receives the table's state before the first block, unless the table does
     not exist.
     """
-    return _BlockReader(store, table, fetch_options, make, tracker=tracker, check_info=check_info).blocks()
+    return _BlockReader(store, table, fetch_options, make, tracker, check_info, fetch_options.max_items).blocks()
 
 
+@dataclass
 class _BlockReader(Generic[R]):
-    """Reads a table through a sequence of streams."""
+    """Reads a table through a sequence of streams. The first fields are the arguments of `read_blocks`."""
 
-    def __init__(
-        self,
-        store: TableStore,
-        table: str,
-        fetch_options: FetchOptions,
-        make: Callable[[ColumnBlock], R],
-        *,
-        tracker: ConsumptionTracker | None,
-        check_info: Callable[[TableInfo], None] | None,
-    ) -> None:
-        self._store = store
-        self._table = table
-        self._options = fetch_options
-        self._make = make
-        self._tracker = tracker
-        self._check_info = check_info
-        self._items_left = fetch_options.max_items  # number of items until reading ends; None means no limit
-        self._block_items = 0  # number of items in the block converted last
-        self._failed_streams = 0  # consecutive streams that failed without any result; at most `_MAX_DOUBLINGS`
-        self._consecutive_fits = 0  # items that fitted since the last that did not, while reading one by one
-        self._reads_single_items = False
+    _store: TableStore
+    _table: str
+    _options: FetchOptions
+    _make: Callable[[ColumnBlock], R]
+    _tracker: ConsumptionTracker | None
+    _check_info: Callable[[TableInfo], None] | None
+    _items_left: int | None  # number of items until reading ends; None means no limit
+    _block_items: int = 0  # number of items in the block converted last
+    _failed_streams: int = 0  # consecutive streams that failed without any result; at most `_MAX_DOUBLINGS`
+    _consecutive_fits: int = 0  # items that fitted since the last that did not, while reading one by one
+    _reads_single_items: bool = False
 
     def blocks(self) -> Generator[R | None]:
         """Yields the blocks of one stream after the other."""
