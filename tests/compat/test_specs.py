@@ -227,8 +227,8 @@ def test_dtype_names_and_compatible_shapes():
     assert is_compatible(None, (1, 2, 3))
     assert not is_compatible((2,), (2, 1))
     assert not is_compatible((2,), (3,))
-    named = _signatures.named_specs({"b": TensorSpec([None], "f4"), "a": (TensorSpec([], "i8", "n"),)})
-    assert _signatures.columns_text((name, spec.dtype, spec.shape) for name, spec in named) == (
+    columns = _signatures.column_types({"b": TensorSpec([None], "f4"), "a": (TensorSpec([], "i8", "n"),)})
+    assert _signatures.columns_text(columns) == (
         "0: Tensor<name: 'a/0/n', dtype: int64, shape: []>, 1: Tensor<name: 'b', dtype: float, shape: [?]>"
     )
     assert _signatures.shape_text(None) == "<unknown>"

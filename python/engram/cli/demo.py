@@ -7,7 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.table import Table
 from engram._extras import importing_extra
 from engram.cli.demo_progress import take_snapshot
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
-from engram.cli.output import stdout_console, text
+from engram.cli.output import fail, stdout_console, text
 from engram.cli.program_name import program_name
 from engram.cli.training_progress import Reporter, make_reporter
 from engram.errors import EngramError
@@ -239,9 +239,3 @@ def render(summary: dict[str, Any]) -> Table:
             f"{run['samples_per_s']:,.0f}",
         )
     return table
-
-
-def fail(console: Console, message: str) -> NoReturn:
-    """Prints an error and ends the command with exit status 1."""
-    console.print(text(f"error: {message}"), soft_wrap=True)
-    raise typer.Exit(1)

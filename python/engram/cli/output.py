@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -44,6 +45,12 @@ def echo(line: str, *, err: bool = False) -> None:
 def text(content: str, style: str = "") -> Text:
     """Returns text for a Rich table or console."""
     return Text(printable(content), style=style)
+
+
+def fail(console: Console, message: str) -> NoReturn:
+    """Prints an error and ends the command with exit status 1."""
+    console.print(text(f"error: {message}"), soft_wrap=True)
+    raise typer.Exit(1)
 
 
 def describe_error(error: EngramError, *, names_arguments: bool = True) -> str:

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from engram._extras import importing_extra
-from engram.cli.output import echo
-from engram.cli.train_ftw import describe_failure, fail
+from engram.cli.output import echo, fail
+from engram.cli.train_ftw import describe_failure
 from engram.errors import EngramError
 
 

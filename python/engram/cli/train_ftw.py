@@ -7,7 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -18,7 +18,7 @@ from engram._extras import importing_extra
 from engram.cli.directory import directory
 from engram.cli.ftw_progress import take_snapshot
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
-from engram.cli.output import stdout_console, text
+from engram.cli.output import fail, stdout_console, text
 from engram.cli.training_progress import make_reporter
 from engram.errors import EngramError
 
@@ -275,9 +275,3 @@ def describe_failure(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error)
-
-
-def fail(console: Console, message: str) -> NoReturn:
-    """Prints an error and ends the command with exit status 1."""
-    console.print(text(f"error: {message}"), soft_wrap=True)
-    raise typer.Exit(1)

@@ -69,16 +69,26 @@ def update(
         return total_loss(eqx.combine(params, static), batch, key, hypers)
 
     (_, losses), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
+    params, optimizer_state, norm = optimized(state.params, grads, state.optimizer, hypers)
+    return LearnerState(params, optimizer_state, next_key), Metrics(losses, norm)
+
+
+def optimized(
+    params: Any,  # noqa: ANN401, a pytree, like the gradients
+    grads: Any,  # noqa: ANN401
+    optimizer_state: optimizer.OptimizerState,
+    hypers: Hypers,
+) -> tuple[Any, optimizer.OptimizerState, Array]:
+    """Returns the new parameters, the optimizer's next state, and the norm `[]` of the gradients before clipping."""
     updates, optimizer_state, norm = optimizer.update(
         grads,
-        state.optimizer,
+        optimizer_state,
         learning_rate=hypers.learning_rate,
         epsilon=hypers.rms_prop_epsilon,
         max_gradient_norm=hypers.max_gradient_norm,
         decay_steps=hypers.learning_rate_decay_steps,
     )
-    params = optax.apply_updates(state.params, updates)
-    return LearnerState(params, optimizer_state, next_key), Metrics(losses, norm)
+    return optax.apply_updates(params, updates), optimizer_state, norm
 
 
 learner_step = jax.jit(update, static_argnames="static", donate_argnames="state")

@@ -11,7 +11,7 @@ from engram._extras import importing_extra
 from engram.agents.ftw import optimizer
 from engram.agents.ftw.agent_networks import AgentNetworks
 from engram.agents.ftw.hypers import Hypers
-from engram.agents.ftw.learner import LearnerState, Metrics
+from engram.agents.ftw.learner import LearnerState, Metrics, optimized
 from engram.agents.ftw.total_loss import Losses, actor_critic_losses, pixel_control_loss, reward_prediction_loss
 from engram.agents.ftw.trajectory import Batch, to_trajectories
 
@@ -19,7 +19,6 @@ with importing_extra("agents", "engram.agents"):
     import equinox as eqx
     import jax
     import jax.numpy as jnp
-    import optax
     from jax import Array
 
 NUM_TASKS = 3
@@ -56,15 +55,8 @@ def update(state: LearnerState, batch: Batch, hypers: Hypers, *, static: AgentNe
 
     def step(params: Any, optimizer_state: Any, loss: Callable[[AgentNetworks], Any]) -> Any:  # noqa: ANN401, pytrees
         value, grads = jax.value_and_grad(lambda p: loss(eqx.combine(p, static)), has_aux=True)(params)
-        updates, optimizer_state, norm = optimizer.update(
-            grads,
-            optimizer_state,
-            learning_rate=hypers.learning_rate,
-            epsilon=hypers.rms_prop_epsilon,
-            max_gradient_norm=hypers.max_gradient_norm,
-            decay_steps=hypers.learning_rate_decay_steps,
-        )
-        return value, (optax.apply_updates(params, updates), optimizer_state), norm
+        params, optimizer_state, norm = optimized(params, grads, optimizer_state, hypers)
+        return value, (params, optimizer_state), norm
 
     optimizers: list[Any] = list(state.optimizer)
     (_, terms), (params, optimizers[0]), norm = step(state.params, optimizers[0], main)

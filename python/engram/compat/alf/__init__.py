@@ -7,8 +7,9 @@
 Everything is imported on first use.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from engram._lazy_modules import lazy_names
 
 if TYPE_CHECKING:
     from engram.compat.alf import experience_replayers, tensor_specs, utils
@@ -37,29 +38,12 @@ __all__ = [
     "utils",
 ]
 
-_CLASSES = {
-    "BatchInfo": "experience_replayers.replay_buffer",
-    "DataBuffer": "utils.data_buffer",
-    "MaxSegmentTree": "experience_replayers.segment_tree",
-    "MinSegmentTree": "experience_replayers.segment_tree",
-    "ReplayBuffer": "experience_replayers.replay_buffer",
-    "RingBuffer": "utils.data_buffer",
-    "SegmentTree": "experience_replayers.segment_tree",
-    "SumSegmentTree": "experience_replayers.segment_tree",
-    "TensorSpec": "tensor_specs",
-}
-"""Classes, each with its module."""
-
-_MODULES = frozenset({"experience_replayers", "tensor_specs", "utils"})
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401, a class or a module
-    if name in _CLASSES:
-        return getattr(importlib.import_module(f"{__name__}.{_CLASSES[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "experience_replayers.replay_buffer": ("BatchInfo", "ReplayBuffer"),
+        "experience_replayers.segment_tree": ("MaxSegmentTree", "MinSegmentTree", "SegmentTree", "SumSegmentTree"),
+        "tensor_specs": ("TensorSpec",),
+        "utils.data_buffer": ("DataBuffer", "RingBuffer"),
+    },
+)

@@ -1,12 +1,13 @@
 """The published names of each module, which its packages import on first use, and have as attributes, too."""
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
+
+from engram import _lazy_modules
 
 __all__ = ["lazy_names"]
 
-_ROOT = "engram.compat.ftw"
+_ROOT = "engram.compat.ftw."
 
 _AGENT = "agents.tf.ftw"
 _NETWORKS = "tf.networks"
@@ -67,17 +68,6 @@ _NAMES = {
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns the `__getattr__` and `__dir__` of a package (PEP 562): the names of all modules below it, and these."""
-    path = package.removeprefix(_ROOT).removeprefix(".")
-    prefix = f"{path}." if path else ""
-    below = [module for module in _NAMES if module.startswith(prefix)]
-    modules = {name: f"{_ROOT}.{module}" for module in below for name in _NAMES[module]}
-    children = {module.removeprefix(prefix).partition(".")[0] for module in below}
-
-    def getattr_of_package(name: str) -> Any:  # noqa: ANN401, a class, a function or a module
-        if name in modules:
-            return getattr(import_module(modules[name]), name)
-        if name in children:
-            return import_module(f"{package}.{name}")
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
-
-    return getattr_of_package, lambda: sorted({*modules, *children})
+    prefix = f"{package}.".removeprefix(_ROOT)
+    below = {module.removeprefix(prefix): names for module, names in _NAMES.items() if module.startswith(prefix)}
+    return _lazy_modules.lazy_names(package, below)

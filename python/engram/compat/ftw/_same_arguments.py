@@ -1,10 +1,10 @@
-"""Functions and constructors that take the long list of arguments of another one."""
+"""Functions and constructors that take, or pass on, the long list of arguments of another one."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["same_arguments"]
+__all__ = ["arguments_of", "same_arguments"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -30,3 +30,8 @@ def same_arguments(other: _Function, **defaults: Any) -> Callable[[Callable[...,
         return function  # type: ignore[return-value]  # the same arguments
 
     return decorate
+
+
+def arguments_of(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of the given values that a function takes, by name."""
+    return {name: given[name] for name in inspect.signature(function).parameters if name in given}

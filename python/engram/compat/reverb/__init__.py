@@ -5,9 +5,9 @@
 Writers and datasets are imported on first use. Only datasets and `TFClient`, which return tensors, need TensorFlow.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from engram._lazy_modules import lazy_names
 from engram.compat.reverb import errors, item_selectors, rate_limiters, replay_sample, reverb_types, tensor_spec
 from engram.compat.reverb import item_selectors as selectors
 from engram.compat.reverb._install import install_as_reverb
@@ -55,34 +55,20 @@ __all__ = [
     "tensor_spec",
 ]
 
-_LAZY_CLASSES = {
-    "PatternDataset": "pattern_dataset",
-    "ReplayDataset": "replay_dataset",
-    "TFClient": "tf_client",
-    "TimestepDataset": "timestep_dataset",
-    "TrajectoryColumn": "trajectory_writer",
-    "TrajectoryDataset": "trajectory_dataset",
-    "TrajectoryWriter": "trajectory_writer",
-    "Writer": "writer",
-}
-"""Classes that are imported on first use, each with its module."""
-
-_LAZY_MODULES = {
-    "structured": "structured_writer",
-    **{module: module for module in (*_LAZY_CLASSES.values(), "structured_writer")},
-}
+_lazy_name, __dir__ = lazy_names(
+    __name__,
+    {
+        "pattern_dataset": ("PatternDataset",),
+        "replay_dataset": ("ReplayDataset",),
+        "structured_writer": (),
+        "tf_client": ("TFClient",),
+        "timestep_dataset": ("TimestepDataset",),
+        "trajectory_dataset": ("TrajectoryDataset",),
+        "trajectory_writer": ("TrajectoryColumn", "TrajectoryWriter"),
+        "writer": ("Writer",),
+    },
+)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401, a class or a module
-    if name in _LAZY_CLASSES:
-        imported = getattr(importlib.import_module(f"{__name__}.{_LAZY_CLASSES[name]}"), name)
-    elif name in _LAZY_MODULES:
-        imported = importlib.import_module(f"{__name__}.{_LAZY_MODULES[name]}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = imported
-    return imported
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LAZY_MODULES})
+    return _lazy_name("structured_writer" if name == "structured" else name)

@@ -8,7 +8,7 @@ import numpy as np
 
 from engram import _checks
 
-__all__ = ["boolean", "describe", "host_and_port", "instance", "integer", "number", "text"]
+__all__ = ["boolean", "describe", "host_and_port", "instance", "integer", "number", "positive", "text"]
 
 _SCHEME = re.compile(r"dns:(///)?|ipv[46]:(?!\d+$)")
 """The gRPC scheme of an address. `ipv4:80` is not a scheme, but a host and a port."""
@@ -29,6 +29,14 @@ def integer(name: str, value: object) -> int:
         return operator.index(value)  # type: ignore[arg-type]  # raises a TypeError for other types
     except TypeError:
         raise TypeError(f"{_quoted(name)} must be an integer; got {describe(value)}") from None
+
+
+def positive(name: str, value: object) -> int:
+    """Returns an integer of at least 1."""
+    number = integer(name, value)
+    if number < 1:
+        raise ValueError(f"{name} ({value}) must be a positive integer")
+    return number
 
 
 def number(name: str, value: object) -> float:

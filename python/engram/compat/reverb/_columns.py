@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from engram.errors import EngramError
 __all__ = ["ColumnHistory", "DataReference", "TrajectoryColumn", "WriterState", "record_missing_values"]
 
 
+@dataclass(slots=True, eq=False)
 class WriterState:
     """The state that a writer shares with its column histories. The first step ever appended has position 0.
 
@@ -28,22 +30,12 @@ class WriterState:
             missing.
     """
 
-    __slots__ = (
-        "episode_start",
-        "history_start",
-        "native",
-        "native_histories",
-        "num_complete_steps",
-        "step_is_open",
-    )
-
-    def __init__(self) -> None:
-        self.num_complete_steps = 0
-        self.step_is_open = False
-        self.history_start = 0
-        self.episode_start = 0
-        self.native: Any = None
-        self.native_histories: Sequence[Any] = ()
+    num_complete_steps: int = 0
+    step_is_open: bool = False
+    episode_start: int = 0
+    history_start: int = 0
+    native: Any = None
+    native_histories: Sequence[Any] = ()
 
     def refresh(self) -> Sequence[Any]:
         """Fetches the engine's histories of all columns."""

@@ -66,9 +66,7 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401
     Returns:
         The nest, with leaves to slice.
     """
-    return _nest.unflatten_as(
-        step_structure, [_ReferenceLeaf(index) for index in range(len(_nest.flatten(step_structure)))]
-    )
+    return _numbered(step_structure, _ReferenceLeaf)
 
 
 def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:  # noqa: ANN401, nests
@@ -194,9 +192,7 @@ class Condition:
         Returns:
             The nest, with leaves to compare: for example `Condition.data(step)["is_last"] == 1`.
         """
-        count = len(_nest.flatten(step_structure))
-        builders = [_ConditionBuilder(ConditionProto(flat_source_index=index)) for index in range(count)]
-        return _nest.unflatten_as(step_structure, builders)
+        return _numbered(step_structure, lambda index: _ConditionBuilder(ConditionProto(flat_source_index=index)))
 
 
 def constant_priority_fn(value: float) -> Priority:
@@ -229,8 +225,7 @@ def td_error(
     Raises:
         TypeError: `max_priority_weight` is not a number, or the function does not return a leaf.
     """
-    indices = _nest.unflatten_as(step_structure, list(range(len(_nest.flatten(step_structure)))))
-    index = get_field_from_step_fn(indices)
+    index = get_field_from_step_fn(_numbered(step_structure, int))
     if not hasattr(index, "__index__"):
         raise TypeError(f"`get_field_from_step_fn` must return a leaf of the step; got {_arguments.describe(index)}")
     return Priority(
@@ -239,6 +234,11 @@ def td_error(
             flat_source_index=index,
         )
     )
+
+
+def _numbered(structure: Any, make: Callable[[int], Any]) -> Any:  # noqa: ANN401, nests
+    """Returns a nest with what `make` returns for the number of each leaf, from 0."""
+    return _nest.unflatten_as(structure, [make(index) for index in range(len(_nest.flatten(structure)))])
 
 
 def _number(name: str, value: object) -> float:

@@ -1,113 +1,16 @@
 """Configs of structured writers: plain classes with the interface of Reverb's protobuf messages."""
 
-import copy
-import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
-
-import numpy as np
 
 from engram.compat.reverb import _nest
 from engram.compat.reverb._message import Message
 
-__all__ = ["Condition", "Config", "ModuloEq", "PatternNode", "PatternStructure", "Priority", "config_problem"]
-
-_MAX_INT32 = 2**31 - 1
+__all__ = ["Condition", "Config", "ModuloEq", "PatternNode", "PatternStructure", "Priority", "check_configs"]
 
 
 class _ConfigMessage(Message):
-    """A message with list fields, and with submessages that are set by an assignment to one of their fields.
-
-    For example, `condition.mod_eq.mod = 2` sets `condition.mod_eq`. A subclass lists its list fields in `_lists`, each
-    with the class of its elements.
-    """
-
-    _lists: ClassVar[dict[str, type]] = {}
-
-    def __init__(self, **fields: Any) -> None:  # noqa: ANN401, numbers, text and messages
-        """Creates a message. Its fields can also be set one by one.
-
-        Args:
-            **fields: Field values by name. Fields that are None or omitted stay unset. An unset field reads as its
-                default: 0, False, "", an empty list or an empty message.
-
-        Raises:
-            TypeError: A value does not have the type of its field.
-            ValueError: A field is unknown, or an integer does not fit 32 bits.
-        """
-        # If this message was read from an unset field of another message: that message, and the name of the field. The
-        # first assignment to a field of this message then sets the field of the other message.
-        object.__setattr__(self, "_parent", None)
-        super().__init__(**fields)
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401, numbers, text and messages
-        if name.startswith("_"):
-            raise AttributeError(name)
-        value = super().__getattr__(name)
-        if name not in self._set:
-            if isinstance(value, list):
-                self._set[name] = value
-            elif isinstance(value, _ConfigMessage):
-                object.__setattr__(value, "_parent", (self, name))
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401, numbers, text and messages
-        if name == "_set":
-            object.__setattr__(self, name, value)
-            return
-        default = self._fields.get(name)
-        if default is list and not isinstance(value, str | bytes | Mapping):
-            value = list(value)
-            for each in value:
-                if not isinstance(each, self._lists[name]):
-                    kind = self._lists[name].__name__
-                    raise TypeError(f"{type(self).__name__}.{name} must be a list of {kind}; got {each!r}")
-        elif type(default) is int:
-            value = self._int32(name, value)
-        elif type(default) is bool and value in (0, 1):
-            value = bool(value)
-        super().__setattr__(name, value)
-        if self._parent is not None:
-            parent, field = self._parent
-            object.__setattr__(self, "_parent", None)
-            setattr(parent, field, self)
-
-    def _int32(self, name: str, value: object) -> int:
-        try:
-            if isinstance(value, np.bool_):
-                return int(value)  # Python's bool is accepted, too
-            number = operator.index(value)  # type: ignore[arg-type]  # raises a TypeError for other types
-        except TypeError:
-            raise TypeError(f"{type(self).__name__}.{name} must be an integer; got {value!r}") from None
-        if not -_MAX_INT32 - 1 <= number <= _MAX_INT32:
-            raise ValueError(f"{type(self).__name__}.{name} must be a 32-bit integer; got {number}")
-        return number
-
-    def CopyFrom(self, other: Any) -> None:  # noqa: ANN401, N802, protobuf's name
-        """Replaces all fields by a copy of those of `other`, a message of the same class.
-
-        Raises:
-            TypeError: `other` has another class. Nothing is changed.
-        """
-        if type(other) is not type(self):
-            raise TypeError(f"`other` must be a {type(self).__name__}; got {type(other).__name__}")
-        fields = copy.deepcopy(other._set)  # noqa: SLF001, same class
-        self._set.clear()
-        for name, value in fields.items():
-            setattr(self, name, value)
-
-    def ClearField(self, name: str) -> None:  # noqa: N802, protobuf's name
-        """Unsets the field `name`, which then reads as its default.
-
-        Raises:
-            ValueError: The field is unknown.
-        """
-        if name not in self._fields:
-            raise ValueError(f"{type(self).__name__} has no field `{name}`; it has {', '.join(self._fields)}")
-        self._set.pop(name, None)
-
-    def _shown_fields(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._shown_fields().items() if value != []}
+    _int_bits = 32
 
 
 class PatternNode(_ConfigMessage):
@@ -235,13 +138,11 @@ class PatternStructure:
 
 
 def _outline(nest: Any) -> Any:  # noqa: ANN401, nests
-    if isinstance(nest, Mapping):
-        return ("mapping", [(key, _outline(nest[key])) for key in sorted(nest)])
-    if _nest.is_namedtuple(nest):
-        return (type(nest).__name__, nest._fields, [_outline(each) for each in nest])
-    if isinstance(nest, list | tuple):
-        return (type(nest).__name__, [_outline(each) for each in nest])
-    return None
+    children = _nest.children(nest)
+    if children is None:
+        return None
+    kind = "mapping" if isinstance(nest, Mapping) else type(nest).__name__
+    return (kind, [(key, _outline(child)) for key, child in children])
 
 
 class Config(_ConfigMessage):
@@ -265,8 +166,17 @@ class Config(_ConfigMessage):
     _lists: ClassVar[dict[str, type]] = {"flat": PatternNode, "conditions": Condition}
 
 
-def config_problem(config: Config) -> str | None:
-    """Returns why a config is invalid; None if it is valid."""
+def check_configs(configs: Sequence[Config], *, with_priority: bool) -> None:
+    """Raises a ValueError with the position, from 0, of an invalid config. `with_priority`: it must have a priority."""
+    for number, config in enumerate(configs):
+        problem = _config_problem(config)
+        if problem is None and with_priority and config.priority.WhichOneof("priority_fn") is None:
+            problem = "`priority` must set `constant_fn` or `td_error`."
+        if problem is not None:
+            raise ValueError(f"Invalid configuration at position {number}: {problem}")
+
+
+def _config_problem(config: Config) -> str | None:
     if not isinstance(config, Config):
         return f"must be a Config; got {type(config).__name__}."
     if not config.flat:

@@ -1,6 +1,5 @@
 """The common parts of the datasets: argument checks, and the conversion of a table's items to elements."""
 
-import copy
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -23,11 +22,11 @@ from engram.table_store import TableStore
 __all__ = [
     "ElementSource",
     "dtypes_and_shapes",
-    "init_server_dataset",
     "init_table_dataset",
     "lists_to_tuples",
     "make_fetch_options",
     "read_table",
+    "server_store",
 ]
 
 _RECONNECT_TIMEOUT = 1.0
@@ -42,9 +41,7 @@ def make_fetch_options(
     max_samples: int = -1,
 ) -> FetchOptions:
     """Checks the arguments of a dataset and returns them as `FetchOptions`. Errors name the argument."""
-    in_flight = _arguments.integer("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
-    if in_flight < 1:
-        raise ValueError(f"max_in_flight_samples_per_worker ({in_flight}) must be a positive integer")
+    in_flight = _arguments.positive("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
     for name, value in (
         ("num_workers_per_iterator", num_workers_per_iterator),
         ("max_samples_per_stream", max_samples_per_stream),
@@ -99,25 +96,9 @@ class ElementSource:
     info_shape: tuple[int | None, ...] = ()
 
 
-def init_server_dataset(
-    dataset: Any,  # noqa: ANN401, TensorFlow's
-    source: ElementSource,
-    *,
-    server_address: Any,  # noqa: ANN401, text or a tensor
-    table: Any,  # noqa: ANN401, text or a tensor
-    dtypes: Any,  # noqa: ANN401, a nest
-    shapes: Any,  # noqa: ANN401, a nest
-) -> None:
-    """Initializes `dataset`, whose constructor is running, as a dataset of `ReplaySample`s of a server's table."""
-    tf = import_tensorflow(f"reverb.{type(dataset).__name__}")
-    tf.nest.assert_same_structure(dtypes, shapes, False)  # noqa: FBT003, lists and tuples are alike
-    spec = tf.nest.map_structure(lambda dtype, shape: tf.TensorSpec(shape, dtype), dtypes, shapes)
-
-    def open_store(address: str, _table: str) -> TableStore:
-        return engram.Client(_arguments.host_and_port(address), reconnect_timeout=_RECONNECT_TIMEOUT)
-
-    args = [tf.convert_to_tensor(each, tf.string) for each in (server_address, table)]
-    init_table_dataset(dataset, source, open_store, args, spec)
+def server_store(address: str) -> engram.Client:
+    """Returns a client of a server, from whose calls a dataset returns soon while the server is unreachable."""
+    return engram.Client(_arguments.host_and_port(address), reconnect_timeout=_RECONNECT_TIMEOUT)
 
 
 def init_table_dataset(
@@ -201,14 +182,9 @@ def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> li
 
 def lists_to_tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
     """Replaces the lists of a nest by tuples, as in the elements of TensorFlow's datasets."""
-    if isinstance(nest, list):
-        return tuple(lists_to_tuples(each) for each in nest)
-    if isinstance(nest, tuple) and not hasattr(nest, "_fields"):
-        return tuple(lists_to_tuples(each) for each in nest)
-    if _nest.is_namedtuple(nest):
-        return type(nest)(*[lists_to_tuples(each) for each in nest])
-    if isinstance(nest, dict):
-        copied = copy.copy(nest)  # not all classes of mappings can be created from pairs
-        copied.update({key: lists_to_tuples(value) for key, value in nest.items()})
-        return copied
-    return nest
+    children = _nest.children(nest)
+    if children is None:
+        return nest
+    converted = [lists_to_tuples(child) for _, child in children]
+    is_sequence = isinstance(nest, list | tuple) and not _nest.is_namedtuple(nest)
+    return tuple(converted) if is_sequence else _nest.with_children(nest, converted)

@@ -1,13 +1,24 @@
 """Flattens and rebuilds nests in the order of dm-tree, and converts leaves to arrays."""
 
-import collections
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["as_array", "flatten", "flatten_with_path", "is_namedtuple", "map_structure", "unflatten_as"]
+__all__ = [
+    "as_array",
+    "children",
+    "flatten",
+    "flatten_with_path",
+    "is_leaf",
+    "is_namedtuple",
+    "map_structure",
+    "unflatten_as",
+    "with_children",
+    "with_items",
+]
 
 _SIMPLE = frozenset("?bhilqBHILQefdFD")  # type characters of dtypes that are stored unchanged
 
@@ -23,25 +34,45 @@ def is_namedtuple(value: object) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
+def is_leaf(value: object) -> bool:
+    """True for values that are not containers: mappings, lists, tuples and instances of attrs classes."""
+    return not (isinstance(value, list | tuple | Mapping) or hasattr(type(value), "__attrs_attrs__"))
+
+
+def children(nest: Any) -> list[tuple[Any, Any]] | None:  # noqa: ANN401, any nest
+    """Returns key and value of each child: of mappings by sorted key, of other containers in order. None for a leaf."""
+    if isinstance(nest, Mapping):
+        return [(key, nest[key]) for key in sorted(nest)]
+    if is_namedtuple(nest):
+        return list(zip(nest._fields, nest, strict=True))
+    if isinstance(nest, list | tuple):
+        return list(enumerate(nest))
+    if hasattr(type(nest), "__attrs_attrs__"):
+        return [(field.name, getattr(nest, field.name)) for field in type(nest).__attrs_attrs__]
+    return None
+
+
+def with_children(nest: Any, values: Sequence[Any]) -> Any:  # noqa: ANN401, any nests
+    """Returns a container like `nest`, with other values of its children, in the order of `children`."""
+    if isinstance(nest, Mapping):
+        return with_items(nest, dict(zip(sorted(nest), values, strict=True)))
+    if isinstance(nest, list | tuple) and not is_namedtuple(nest):
+        return type(nest)(values)
+    return type(nest)(*values)
+
+
+def with_items(mapping: Mapping[Any, Any], items: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Returns a mapping of the same class with these items, whose keys include those of `mapping`."""
+    if not isinstance(mapping, dict):
+        return type(mapping)(items)  # type: ignore[call-arg]  # mapping classes accept a mapping
+    copied = copy.copy(mapping)  # not all subclasses of dict accept items
+    copied.update(items)
+    return copied
+
+
 def flatten(nest: Any) -> list[Any]:  # noqa: ANN401, any nest
     """Returns the leaves: of mappings by sorted key, of other containers in order. None is a leaf."""
-    leaves: list[Any] = []
-    _collect(nest, leaves)
-    return leaves
-
-
-def _collect(nest: Any, leaves: list[Any]) -> None:  # noqa: ANN401, any nest
-    if isinstance(nest, Mapping):
-        for key in sorted(nest):
-            _collect(nest[key], leaves)
-    elif isinstance(nest, list | tuple):
-        for each in nest:
-            _collect(each, leaves)
-    elif _is_attrs(nest):
-        for name in _attrs_fields(nest):
-            _collect(getattr(nest, name), leaves)
-    else:
-        leaves.append(nest)
+    return [leaf for _, leaf in _walk((), nest)]
 
 
 def flatten_with_path(nest: Any) -> list[tuple[tuple[Any, ...], Any]]:  # noqa: ANN401, any nest
@@ -51,28 +82,16 @@ def flatten_with_path(nest: Any) -> list[tuple[tuple[Any, ...], Any]]:  # noqa: 
 
 def column_names(nest: Any) -> list[str]:  # noqa: ANN401, any nest
     """Returns the path of each leaf as text, such as `data/obs`."""
-    return ["/".join(map(str, path)) for path, _ in flatten_with_path(nest)]
+    return ["/".join(map(str, path)) for path, _ in _walk((), nest)]
 
 
 def _walk(path: tuple[Any, ...], nest: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:  # noqa: ANN401, any nest
-    children = _children(nest)
-    if children is None:
+    parts = children(nest)
+    if parts is None:
         yield path, nest
         return
-    for key, child in children:
+    for key, child in parts:
         yield from _walk((*path, key), child)
-
-
-def _children(nest: Any) -> list[tuple[Any, Any]] | None:  # noqa: ANN401, any nest
-    if isinstance(nest, Mapping):
-        return [(key, nest[key]) for key in sorted(nest)]
-    if is_namedtuple(nest):
-        return list(zip(nest._fields, nest, strict=True))
-    if isinstance(nest, list | tuple):
-        return list(enumerate(nest))
-    if _is_attrs(nest):
-        return [(name, getattr(nest, name)) for name in _attrs_fields(nest)]
-    return None
 
 
 def unflatten_as(structure: Any, leaves: list[Any]) -> Any:  # noqa: ANN401, any nest
@@ -84,19 +103,10 @@ def unflatten_as(structure: Any, leaves: list[Any]) -> Any:  # noqa: ANN401, any
 
 
 def _build(structure: Any, leaves: Iterator[Any]) -> Any:  # noqa: ANN401, any nest
-    if isinstance(structure, Mapping):
-        built = {key: _build(structure[key], leaves) for key in sorted(structure)}
-        ordered = [(key, built[key]) for key in structure]
-        if isinstance(structure, collections.defaultdict):
-            return type(structure)(structure.default_factory, ordered)
-        return type(structure)(ordered)  # type: ignore[call-arg]  # mapping classes accept pairs
-    if is_namedtuple(structure):
-        return type(structure)(*[_build(each, leaves) for each in structure])
-    if isinstance(structure, list | tuple):
-        return type(structure)([_build(each, leaves) for each in structure])
-    if _is_attrs(structure):
-        return type(structure)(*[_build(getattr(structure, name), leaves) for name in _attrs_fields(structure)])
-    return next(leaves)
+    parts = children(structure)
+    if parts is None:
+        return next(leaves)
+    return with_children(structure, [_build(child, leaves) for _, child in parts])
 
 
 def map_structure(function: Callable[..., Any], *nests: Any) -> Any:  # noqa: ANN401, any nests
@@ -161,11 +171,3 @@ def _encode_text(array: npt.NDArray[Any], value: object) -> npt.NDArray[Any]:
 def _describe(value: object) -> str:
     text = repr(value)
     return f"{text if len(text) <= _MAX_REPR else text[:_MAX_REPR] + '...'} ({type(value).__name__})"
-
-
-def _is_attrs(value: object) -> bool:
-    return hasattr(type(value), "__attrs_attrs__")
-
-
-def _attrs_fields(value: Any) -> list[str]:  # noqa: ANN401, an instance of an attrs class
-    return [attribute.name for attribute in type(value).__attrs_attrs__]

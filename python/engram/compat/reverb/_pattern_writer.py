@@ -1,4 +1,4 @@
-"""Converts a structured writer's configs to the engine's patterns, which create the items."""
+"""Converts configs to the engine's patterns, which create the items; and the leaves and steps that these need."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,11 +6,10 @@ from typing import Any
 import engram
 from engram import patterns
 from engram.compat.reverb._configs import Condition, Config, PatternNode
-from engram.compat.reverb._patterns import source_leaves
 from engram.compat.reverb._sending import MAX_IN_FLIGHT_ITEMS
 from engram.compat.reverb._steps import LONGEST_CHUNK
 
-__all__ = ["pattern_writer"]
+__all__ = ["check_source_leaves", "history_length", "pattern_writer", "source_leaves"]
 
 
 def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) -> Any:  # noqa: ANN401, the engine's
@@ -31,6 +30,29 @@ def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) 
         uniform=True,
     )
     return writer._native  # noqa: SLF001, same package
+
+
+def history_length(configs: Sequence[Config]) -> int:
+    """Number of newest steps that the patterns need."""
+    lengths: list[int] = [-node.window()[0] for config in configs for node in config.flat]
+    return max(lengths)
+
+
+def source_leaves(configs: Sequence[Config]) -> list[int]:
+    """Sorted numbers of the leaves that patterns or conditions read."""
+    conditions = [condition for config in configs for condition in config.conditions]
+    compared = {each.flat_source_index for each in conditions if each.WhichOneof("left") == "flat_source_index"}
+    return sorted(compared | {node.flat_source_index for config in configs for node in config.flat})
+
+
+def check_source_leaves(configs: Sequence[Config], count: int) -> None:
+    """Checks that steps with `count` leaves have all leaves that configs read."""
+    last = source_leaves(configs)[-1]
+    if last >= count:
+        leaves = "1 leaf" if count == 1 else f"{count} leaves"
+        raise ValueError(
+            f"a config reads leaf {last} of a step (`flat_source_index`, from 0); steps have only {leaves}"
+        )
 
 
 def _pattern(config: Config, order: Sequence[int]) -> engram.Pattern:

@@ -66,12 +66,13 @@ class ServerProbe:
         return True
 
 
-def timeout_seconds(timeout_ms: float | None) -> float | None:
-    """Converts a timeout to seconds. None and numbers up to 0 become None, which means no limit."""
+def timeout_seconds(timeout_ms: float | None, *, zero_means_no_limit: bool = True) -> float | None:
+    """Converts a timeout to seconds. None and negative numbers become None, which means no limit."""
     if timeout_ms is None:
         return None
     milliseconds = _arguments.number("timeout_ms", timeout_ms)
-    return milliseconds / 1_000 if milliseconds > 0 else None
+    has_limit = milliseconds > 0 or (milliseconds == 0 and not zero_means_no_limit)
+    return milliseconds / 1_000 if has_limit else None
 
 
 def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, timeout: float | None) -> None:  # noqa: ANN401, one of the engine's
@@ -103,22 +104,24 @@ def send(writer: Any) -> None:  # noqa: ANN401, one of the engine's
 
 def end_episode(
     writer: Any,  # noqa: ANN401, one of the engine's
-    end: Callable[[float | None], None],
     on_ended: Callable[[], None],
+    clear_buffers: bool,  # noqa: FBT001, as the writers call it
     timeout_ms: float | None,
     timeout: float | None,
 ) -> None:
     """Ends the episode, and waits until all items are in their tables.
 
-    `end` ends the engine's episode, given the timeout in seconds, or None for no limit; `timeout_ms` is for the error
+    Without a `writer`, nothing was appended. The wait is `timeout` seconds, or unlimited; `timeout_ms` is for the error
     text. `on_ended` is called if the episode has ended, even if an error is raised afterwards. The episode continues if
     there is not enough memory to complete the last chunk, and if another thread or process owns the writer.
     """
+    if writer is None:
+        return
     with translated():
         steps = writer.episode_steps  # raises if another thread or process owns the writer
     try:
         with translated():
-            end(timeout)
+            writer.end_episode(timeout, clear_buffers)
     except BaseException as error:
         if _has_ended(writer, steps, error):
             on_ended()

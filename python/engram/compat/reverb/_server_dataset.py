@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from engram.compat.reverb import _dataset_common
 from engram.compat.reverb._elements import Elements
-from engram.compat.reverb._lazy_tensorflow import DatasetMixin, without_autograph
+from engram.compat.reverb._lazy_tensorflow import DatasetMixin, import_tensorflow, without_autograph
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.data.column_block import ColumnBlock
 
@@ -64,8 +64,12 @@ class ServerDataset(DatasetMixin):
         source = _dataset_common.ElementSource(
             fetch_options=fetch_options, convert=self._convert, info_shape=self._info_shape
         )
-        _dataset_common.init_server_dataset(
-            self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes
+        tf = import_tensorflow(f"reverb.{type(self).__name__}")
+        tf.nest.assert_same_structure(dtypes, shapes, False)  # noqa: FBT003, lists and tuples are alike
+        spec = tf.nest.map_structure(lambda dtype, shape: tf.TensorSpec(shape, dtype), dtypes, shapes)
+        args = [tf.convert_to_tensor(each, tf.string) for each in (server_address, table)]
+        _dataset_common.init_table_dataset(
+            self, source, lambda address, _: _dataset_common.server_store(address), args, spec
         )
 
     @classmethod

@@ -1,6 +1,5 @@
 """Converts the steps of writers to rows: each leaf becomes a column with a fixed dtype and shape."""
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -9,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.compat.reverb import _nest
-from engram.compat.reverb._flatteners import Flatten, flattener, is_leaf
+from engram.compat.reverb._flatteners import Flatten, flattener
+from engram.compat.reverb._nest import is_leaf
 from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb.tensor_spec import dtype_name
 
@@ -251,24 +251,15 @@ def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, 
         return old
     if is_leaf(old) and is_leaf(new):
         return old
-    if _nest.is_namedtuple(old) and type(old) is type(new):
-        fields = zip(old._fields, old, new, strict=True)
-        return type(old)(*[_merged(old_value, new_value, (*path, name)) for name, old_value, new_value in fields])
-    if hasattr(type(old), "__attrs_attrs__") and type(old) is type(new):
-        names = [field.name for field in type(old).__attrs_attrs__]
-        return type(old)(*[_merged(getattr(old, name), getattr(new, name), (*path, name)) for name in names])
+    if type(old) is type(new) and not isinstance(old, Mapping) and not _is_list_or_tuple(old):
+        fields = zip(_nest.children(old) or (), _nest.children(new) or (), strict=True)
+        return _nest.with_children(old, [_merged(before, now, (*path, name)) for (name, before), (_, now) in fields])
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        merged = {key: _merged(old[key], new[key], (*path, key)) if key in new else old[key] for key in old} | {
-            key: new[key] for key in new if key not in old
-        }
-        return _as_mapping_like(old, merged)
+        both = {key: _merged(old[key], new[key], (*path, key)) for key in old if key in new}
+        return _nest.with_items(old, {**old, **new, **both})
     if _is_list_or_tuple(old) and _is_list_or_tuple(new):
-        longer = max(old, new, key=len)
-        merged_list = [
-            _merged(old[index], new[index], (*path, index)) if index < min(len(old), len(new)) else longer[index]
-            for index in range(len(longer))
-        ]
-        return type(old)(merged_list)
+        merged = [_merged(*pair, (*path, index)) for index, pair in enumerate(zip(old, new, strict=False))]
+        return type(old)([*merged, *max(old, new, key=len)[len(merged) :]])
     where = f"at {path}" if path else "at the top level"
     raise ValueError(
         f"a step has a {_kind(new)} {where}, but earlier steps have a {_kind(old)}; steps may add leaves, but must "
@@ -278,15 +269,6 @@ def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, 
 
 def _is_list_or_tuple(value: object) -> bool:
     return isinstance(value, list | tuple) and not _nest.is_namedtuple(value)
-
-
-def _as_mapping_like(old: Mapping[Any, Any], merged: dict[Any, Any]) -> Mapping[Any, Any]:
-    """Returns `merged` as a mapping of the class of `old`."""
-    if not isinstance(old, dict):
-        return type(old)(merged)  # type: ignore[call-arg]  # mapping classes accept a mapping
-    copied = copy.copy(old)
-    copied.update(merged)
-    return copied
 
 
 def _kind(value: object) -> str:

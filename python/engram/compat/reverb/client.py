@@ -136,7 +136,7 @@ class Client:
             ValueError: A number is below 1, or `chunk_length` is above `max_sequence_length`.
         """
         _arguments.boolean("delta_encoded", delta_encoded)
-        length = _positive("max_sequence_length", max_sequence_length)
+        length = _arguments.positive("max_sequence_length", max_sequence_length)
         chunk = min(10, length) if chunk_length is None else _arguments.integer("chunk_length", chunk_length)
         if not 1 <= chunk <= length:
             raise ValueError(
@@ -145,7 +145,7 @@ class Client:
         if max_in_flight_items is None:
             in_flight = MAX_IN_FLIGHT_ITEMS
         else:
-            in_flight = _positive("max_in_flight_items", max_in_flight_items)
+            in_flight = _arguments.positive("max_in_flight_items", max_in_flight_items)
         from engram.compat.reverb.writer import Writer  # noqa: PLC0415, a circular import
 
         return Writer(self, length, delta_encoded, chunk, in_flight)
@@ -169,7 +169,7 @@ class Client:
             TypeError: `num_keep_alive_refs` is not an integer.
             ValueError: `num_keep_alive_refs` is below 1.
         """
-        refs = _positive("num_keep_alive_refs", num_keep_alive_refs)
+        refs = _arguments.positive("num_keep_alive_refs", num_keep_alive_refs)
         from engram.compat.reverb.trajectory_writer import TrajectoryWriter  # noqa: PLC0415, a circular import
 
         return TrajectoryWriter(self, refs, validate_items and get_signature_timeout_ms != 0)
@@ -440,13 +440,6 @@ def _check_num_columns(table: str, signature: Any, columns: list[Any]) -> None: 
 
 def _nested(signature: Any, columns: list[Any]) -> Any:  # noqa: ANN401, nests
     return columns if signature is None else _nest.unflatten_as(signature, columns)
-
-
-def _positive(name: str, value: object) -> int:
-    number = _arguments.integer(name, value)
-    if number < 1:
-        raise ValueError(f"{name} ({value}) must be a positive integer")
-    return number
 
 
 def _key(where: str, value: object) -> int:

@@ -8,12 +8,11 @@ import numpy.typing as npt
 
 import engram
 from engram.compat.reverb import _arguments, _nest
-from engram.compat.reverb._configs import Config, config_problem
+from engram.compat.reverb._configs import Config, check_configs
 from engram.compat.reverb._dataset_common import lists_to_tuples
 from engram.compat.reverb._elements import Elements, TensorBlock
 from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, import_tensorflow
-from engram.compat.reverb._pattern_writer import pattern_writer
-from engram.compat.reverb._patterns import check_source_leaves, source_leaves
+from engram.compat.reverb._pattern_writer import check_source_leaves, pattern_writer, source_leaves
 from engram.compat.reverb._signature_inference import infer_signature
 from engram.compat.reverb._steps import LONGEST_CHUNK
 from engram.compat.reverb._unbatched_dataset import unbatched_dataset
@@ -72,10 +71,7 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
         _arguments.instance("input_dataset", input_dataset, tf.data.Dataset, "a tf.data.Dataset")
         _arguments.boolean("respect_episode_boundaries", respect_episode_boundaries)
         steps = input_dataset.element_spec
-        for number, config in enumerate(configs):
-            problem = config_problem(config)
-            if problem is not None:
-                raise ValueError(f"Invalid configuration at position {number}: {problem}")
+        check_configs(configs, with_priority=False)
         element_spec = lists_to_tuples(
             _nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), infer_signature(configs, steps))
         )

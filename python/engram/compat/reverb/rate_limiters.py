@@ -170,9 +170,7 @@ class _EachItemOnce(RateLimiter):
             TypeError: `size` is not an integer.
             ValueError: `size` is below 1 or above 2**63 - 1.
         """
-        self._size = _arguments.integer("size", size)
-        if self._size < 1:
-            raise ValueError(f"size ({size}) must be a positive integer")
+        self._size = _arguments.positive("size", size)
         super().__init__(1.0, 1, 0.0, self._size)
 
     def _as_native(self) -> native.AnyRateLimiter:

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from engram._extras import importing_extra
+from engram.compat.reverb._lazy_tensorflow import import_tensorflow
 
 __all__ = ["ReplaySample", "SampleInfo"]
 
@@ -36,9 +36,7 @@ class SampleInfo(NamedTuple):
         Raises:
             ImportError: TensorFlow is not installed.
         """
-        with importing_extra("tensorflow", "SampleInfo.tf_dtypes"):
-            import tensorflow as tf  # noqa: PLC0415, optional
-
+        tf = import_tensorflow("SampleInfo.tf_dtypes")
         return cls(tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
 
     @classmethod
@@ -48,10 +46,7 @@ class SampleInfo(NamedTuple):
         Raises:
             ImportError: TensorFlow is not installed.
         """
-        with importing_extra("tensorflow", "SampleInfo.tf_shapes"):
-            import tensorflow as tf  # noqa: PLC0415, optional
-
-        scalar = tf.TensorShape([])
+        scalar = import_tensorflow("SampleInfo.tf_shapes").TensorShape([])
         return cls(scalar, scalar, scalar, scalar, scalar)
 
     @classmethod

@@ -19,11 +19,11 @@ from engram.compat.reverb._config_builder import (
     td_error,
 )
 from engram.compat.reverb._configs import Condition as ConditionProto
-from engram.compat.reverb._configs import Config, config_problem
+from engram.compat.reverb._configs import Config, check_configs
 from engram.compat.reverb._errors import translated
-from engram.compat.reverb._flatteners import LEAF_CLASSES, Flatten, flattener, is_leaf
-from engram.compat.reverb._pattern_writer import pattern_writer
-from engram.compat.reverb._patterns import already_set_text, check_source_leaves, history_length, source_leaves
+from engram.compat.reverb._flatteners import LEAF_CLASSES, Flatten, flattener
+from engram.compat.reverb._nest import is_leaf
+from engram.compat.reverb._pattern_writer import check_source_leaves, history_length, pattern_writer, source_leaves
 from engram.compat.reverb._signature_inference import infer_signature, unpack_pattern
 from engram.compat.reverb._steps import Column, NewTypes, checked, chunk_length
 from engram.errors import EngramError
@@ -82,12 +82,7 @@ class StructuredWriter:
             ValueError: A config is invalid. The message states its position, from 0, and why.
         """
         self._native: Any = None  # opened by the first append
-        for number, config in enumerate(configs):
-            problem = config_problem(config)
-            if problem is None and config.priority.WhichOneof("priority_fn") is None:
-                problem = "`priority` must set `constant_fn` or `td_error`."
-            if problem is not None:
-                raise ValueError(f"Invalid configuration at position {number}: {problem}")
+        check_configs(configs, with_priority=True)
         self._configs = copy.deepcopy(list(configs))
         self._source_leaves = source_leaves(self._configs)
         self._num_leaves: int | None = None  # of a step
@@ -135,7 +130,10 @@ class StructuredWriter:
         if self._step_is_open:
             for number, value in enumerate(row):
                 if value is not None and number in self._columns_set:
-                    raise RuntimeError(already_set_text(self._source_leaves[number]))
+                    leaf = self._source_leaves[number]
+                    raise RuntimeError(
+                        f"A value for column {leaf} was provided by multiple append calls in the same step."
+                    )
         for column, array in first_values:
             column.set_type(array)
         native = self._open_native() if self._native is None else self._native
@@ -228,7 +226,8 @@ class StructuredWriter:
             DeadlineExceededError: The tables did not accept the items in time. The items stay queued.
             RuntimeError: The server or a table is gone. Each such failure is raised once, by the next call.
         """
-        _sending.flush(self._native, block_until_num_items, timeout_ms, _seconds(timeout_ms))
+        timeout = _sending.timeout_seconds(timeout_ms, zero_means_no_limit=False)
+        _sending.flush(self._native, block_until_num_items, timeout_ms, timeout)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as in Reverb
         """Ends the episode: creates items with `is_end_episode`, sends all items, and waits for their tables.
@@ -250,28 +249,15 @@ class StructuredWriter:
                 process that this one was forked from; then the episode continues.
         """
         _arguments.boolean("clear_buffers", clear_buffers)
-        timeout = _seconds(timeout_ms)
-        if self._native is None:
-            return
-        native = self._native
+        timeout = _sending.timeout_seconds(timeout_ms, zero_means_no_limit=False)
 
         def on_ended() -> None:
             self._step_is_open = False
             self._columns_set.clear()
 
-        _sending.end_episode(
-            native, lambda seconds: native.end_episode(seconds, clear_buffers), on_ended, timeout_ms, timeout
-        )
+        _sending.end_episode(self._native, on_ended, clear_buffers, timeout_ms, timeout)
 
 
 def _label(leaf: int, path: tuple[Any, ...]) -> str:
     """The name of a column in error texts: its leaf's number, and the path unless each step is a single leaf."""
     return f"{leaf} (path={path})" if path else str(leaf)
-
-
-def _seconds(timeout_ms: float | None) -> float | None:
-    """The timeout in seconds; None means no limit. Unlike with other writers, 0 means not to wait at all."""
-    if timeout_ms is None:
-        return None
-    milliseconds = _arguments.number("timeout_ms", timeout_ms)
-    return milliseconds / 1_000 if milliseconds >= 0 else None

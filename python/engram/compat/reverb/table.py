@@ -83,11 +83,7 @@ class Table:
         self._name = _arguments.text("name", name)
         if not name:
             raise ValueError("name must be nonempty")
-        size = _arguments.integer("max_size", max_size)
-        if size <= 0:
-            raise ValueError(f"max_size ({max_size}) must be a positive integer")
-        if size > _MAX_SIZE:
-            raise TypeError(f"`max_size` must be at most {_MAX_SIZE}; got {max_size}")
+        size = _count("max_size", max_size)
         _arguments.instance("sampler", sampler, Selector, "one of reverb.selectors")
         _arguments.instance("remover", remover, Selector, "one of reverb.selectors")
         self._sampler, self._remover = sampler, remover
@@ -235,9 +231,7 @@ class Table:
 
 
 def _count(name: str, value: int) -> int:
-    count = _arguments.integer(name, value)
-    if count < 1:
-        raise ValueError(f"{name} ({value}) must be a positive integer")
+    count = _arguments.positive(name, value)
     if count > _MAX_SIZE:
         raise TypeError(f"`{name}` must be at most {_MAX_SIZE}; got {value}")
     return count

@@ -8,7 +8,7 @@ from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._columns import ColumnHistory, TrajectoryColumn, WriterState, record_missing_values
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener
-from engram.compat.reverb._item_signatures import ColumnType, check_trajectory, checked_priority, column_types
+from engram.compat.reverb._signatures import ColumnType, check_trajectory, checked_priority, column_types
 from engram.compat.reverb._steps import LONGEST_CHUNK, StepColumns, chunk_length
 from engram.compat.reverb.errors import ReverbError
 from engram.errors import EngramError
@@ -308,9 +308,6 @@ class TrajectoryWriter:
         timeout = _sending.timeout_seconds(timeout_ms)
         if self._closed:
             raise RuntimeError(_CLOSED)
-        if self._native is None:
-            return
-        native = self._native
 
         def on_ended() -> None:
             state = self._state
@@ -321,9 +318,7 @@ class TrajectoryWriter:
                 for column in self._columns:
                     column.clear()
 
-        _sending.end_episode(
-            native, lambda seconds: native.end_episode(seconds, clear_buffers), on_ended, timeout_ms, timeout
-        )
+        _sending.end_episode(self._native, on_ended, clear_buffers, timeout_ms, timeout)
 
     def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how many steps of one column are kept. The column may be added by a later step.
@@ -346,9 +341,7 @@ class TrajectoryWriter:
         """
         if not isinstance(path, tuple | list):
             raise TypeError(f'`path` must be a tuple like ("observation",); got {_arguments.describe(path)}')
-        keep = _arguments.integer("num_keep_alive_refs", num_keep_alive_refs)
-        if keep < 1:
-            raise ValueError(f"num_keep_alive_refs ({keep}) must be a positive integer")
+        keep = _arguments.positive("num_keep_alive_refs", num_keep_alive_refs)
         if max_chunk_length is not None:
             length = _arguments.integer("max_chunk_length", max_chunk_length)
             if not 1 <= length <= keep:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener
-from engram.compat.reverb._item_signatures import ColumnType, check_steps, checked_priority, column_types
-from engram.compat.reverb._signatures import columns_text
+from engram.compat.reverb._signatures import ColumnType, check_steps, checked_priority, column_types, columns_text
 from engram.compat.reverb._steps import Column, NewTypes, checked, convert_in_place
 from engram.errors import EngramError
 
@@ -181,7 +180,7 @@ class Writer:
             if not array.ndim:
                 raise ValueError(f"AppendSequence called with scalar tensor at index {number}.")
         if len({len(array) for array in arrays}) > 1:
-            listed = columns_text(("", array.dtype, array.shape) for array in arrays)
+            listed = columns_text(ColumnType("", array.dtype, array.shape) for array in arrays)
             raise ValueError(f"AppendSequence called with tensors of non equal batch dimension: {listed}.")
         for step in range(len(arrays[0])):
             self.append([array[step] for array in arrays])
@@ -203,9 +202,7 @@ class Writer:
             RuntimeError: The writer is closed, or the server is gone.
         """
         self._check_open()
-        length = _arguments.integer("num_timesteps", num_timesteps)
-        if length < 1:
-            raise ValueError(f"num_timesteps ({length}) must be a positive integer")
+        length = _arguments.positive("num_timesteps", num_timesteps)
         if length > min(self._num_steps, self._max_sequence_length):
             raise ValueError(
                 f"Argument `num_timesteps` is larger than number of buffered timesteps: it is {length}, there are "

@@ -23,7 +23,7 @@ class LocScaleDistributionParameters(NamedTuple):
         return self.loc + self.scale * noise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GaussianHeadConfig:
     """Options of `GaussianHead`."""
 

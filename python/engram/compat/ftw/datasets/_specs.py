@@ -7,7 +7,8 @@ import numpy as np
 from engram import TableInfo
 from engram.adders.step import Step
 from engram.compat.reverb import _nest, _table_note
-from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
+from engram.compat.reverb._table_info import signature_of
+from engram.compat.reverb.tensor_spec import TensorSpec
 
 __all__ = ["ElementSpecs", "from_environment", "from_signature", "sequence_specs"]
 
@@ -60,14 +61,10 @@ def from_signature(info: TableInfo, *, steps: bool) -> tuple[ElementSpecs, int |
 
     The number is None for whole items, if the signature does not fix it, and for a table of `engram.compat.reverb`.
     """
-    reverb_signature = _table_note.decode(info.note).signature
-    if reverb_signature is not None:
-        nest = _nest.map_structure(as_spec, reverb_signature)
-        return ElementSpecs(nest, _is_state(nest)), None
-    if info.signature is None:
+    nest = signature_of(info)
+    if nest is None:
         raise ValueError(f"table `{info.name}` has no signature; pass an `environment_spec`")
-    nest = _nest.map_structure(lambda spec: TensorSpec(spec.shape, spec.dtype, spec.name), info.signature)
-    if not steps:
+    if not steps or _table_note.decode(info.note).signature is not None:
         return ElementSpecs(nest, _is_state(nest)), None
     shapes = [spec.shape for spec in _nest.flatten(nest)]
     if any(not shape for shape in shapes):

@@ -1,10 +1,12 @@
 """Datasets of tables that adders write to. Each client's table is read in one stream, in the order of sampling."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
-from engram import Client, TableInfo
-from engram.compat.ftw._same_arguments import same_arguments
+from engram import TableInfo
+from engram.compat.ftw._same_arguments import arguments_of, same_arguments
 from engram.compat.ftw.datasets import _specs
 from engram.compat.ftw.datasets._arrays import ArrayDataset, array_converter
 from engram.compat.ftw.datasets._options import DatasetOptions
@@ -12,7 +14,7 @@ from engram.compat.ftw.datasets._sequences import as_whole_items, check_length, 
 from engram.compat.ftw.datasets._tensorflow import tensorflow_dataset
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._block_reader import FetchOptions
-from engram.compat.reverb._dataset_common import ElementSource
+from engram.compat.reverb._dataset_common import ElementSource, server_store
 from engram.compat.reverb._elements import timesteps
 from engram.compat.reverb._nest import flatten
 from engram.table_store import TableStore
@@ -25,9 +27,6 @@ _FRAMEWORKS = get_args(Framework)
 
 _PREFETCHED_ITEMS = 100
 """Number of items to fetch ahead if there is no batch size."""
-
-_RECONNECT_TIMEOUT = 1.0
-"""Seconds that a client waits for an unreachable server before the dataset tries again."""
 
 
 def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
@@ -102,22 +101,7 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
         tf.errors.InvalidArgumentError: During iteration of a `tf.data.Dataset`, in place of the ValueError of an
             iterable. Other errors are raised as the closest of `tf.errors`, with their text.
     """
-    return _make_dataset(
-        whole_items=False,
-        client=client,
-        environment_spec=environment_spec,
-        batch_size=batch_size,
-        prefetch_size=prefetch_size,
-        sequence_length=sequence_length,
-        extra_spec=extra_spec,
-        transition_adder=transition_adder,
-        table=table,
-        convert_zero_size_to_none=convert_zero_size_to_none,
-        num_parallel_calls=num_parallel_calls,
-        using_deprecated_adder=using_deprecated_adder,
-        deterministic=deterministic,
-        framework=framework,
-    )
+    return _make_dataset(SimpleNamespace(**locals()), whole_items=False)
 
 
 @same_arguments(make_reverb_fifo_sampler_dataset)
@@ -144,103 +128,63 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(**arguments: Any) -> Any:  # n
     Returns:
         The dataset, as `make_reverb_fifo_sampler_dataset` returns it.
     """
-    return _make_dataset(whole_items=True, **arguments)
+    return _make_dataset(SimpleNamespace(**arguments), whole_items=True)
 
 
-def _make_dataset(
-    *,
-    whole_items: bool,
-    client: Any,  # noqa: ANN401, one of several types
-    environment_spec: Any,  # noqa: ANN401, duck-typed
-    batch_size: int | None,
-    prefetch_size: int | None,
-    sequence_length: int | None,
-    extra_spec: Any,  # noqa: ANN401, a nest
-    transition_adder: bool,
-    table: str,
-    convert_zero_size_to_none: bool,
-    num_parallel_calls: int,
-    using_deprecated_adder: bool,
-    deterministic: bool,
-    framework: str,
-) -> Any:  # noqa: ANN401, a dataset
-    _check_numbers(
-        batch_size=batch_size,
-        prefetch_size=prefetch_size,
-        sequence_length=sequence_length,
-        num_parallel_calls=num_parallel_calls,
-    )
-    _arguments.text("table", table)
-    for name, value in (
-        ("transition_adder", transition_adder),
-        ("convert_zero_size_to_none", convert_zero_size_to_none),
-        ("using_deprecated_adder", using_deprecated_adder),
-        ("deterministic", deterministic),
-    ):
-        _arguments.boolean(name, value)
-    if framework not in _FRAMEWORKS:
-        raise ValueError(f"`framework` must be one of {', '.join(map(repr, _FRAMEWORKS))}; got {framework!r}")
-    convert = None if framework == "tensorflow" else array_converter(framework)
-    stores, reconnect_forever = _stores(client)
-    length = None
-    if environment_spec is None:
-        if extra_spec is not None and flatten(extra_spec):
+def _make_dataset(given: SimpleNamespace, *, whole_items: bool) -> Any:  # noqa: ANN401, a dataset
+    """Returns a dataset for the arguments of `make_reverb_fifo_sampler_dataset`."""
+    _check(given)
+    convert = None if given.framework == "tensorflow" else array_converter(given.framework)
+    stores, reconnect_forever = _stores(given.client)
+    length, batch_size, sequence_length = None, given.batch_size, given.sequence_length
+    if given.environment_spec is None:
+        if given.extra_spec is not None and flatten(given.extra_spec):
             raise ValueError("`extra_spec` requires an `environment_spec`: without one, the signature is used")
-        specs, length = _specs.from_signature(_info(stores[0], table), steps=not whole_items)
+        specs, length = _specs.from_signature(_info(stores[0], given.table), steps=not whole_items)
     else:
-        specs = _specs.from_environment(
-            environment_spec,
-            extra_spec,
-            transition_adder=transition_adder,
-            using_deprecated_adder=using_deprecated_adder,
-            convert_zero_size_to_none=convert_zero_size_to_none,
-        )
+        specs = _specs.from_environment(**arguments_of(_specs.from_environment, vars(given)))
     if not whole_items and length is not None and sequence_length is not None:
-        check_length(table, length, sequence_length)
-    fetch_options = FetchOptions(
-        max_in_flight=2 * batch_size if batch_size else _PREFETCHED_ITEMS, reconnect_forever=reconnect_forever
+        check_length(given.table, length, sequence_length)
+    source = ElementSource(
+        fetch_options=FetchOptions(
+            max_in_flight=2 * batch_size if batch_size else _PREFETCHED_ITEMS, reconnect_forever=reconnect_forever
+        ),
+        convert=timesteps,
     )
+    nest = specs.nest
     if whole_items:
-        from_signature = environment_spec is None  # then the nest describes whole items already
-        nest = specs.nest if from_signature else _specs.sequence_specs(specs, sequence_length, first_state_only=True)
-        source = ElementSource(fetch_options=fetch_options, convert=as_whole_items(sequence_length, specs.is_state))
+        source = replace(source, convert=as_whole_items(sequence_length, specs.is_state))
+        if given.environment_spec is not None:  # the nest of a signature describes whole items already
+            nest = _specs.sequence_specs(specs, sequence_length, first_state_only=True)
     elif sequence_length is not None:
+        source = replace(source, convert=cut_into_sequences(sequence_length), info_shape=(sequence_length,))
         nest = _specs.sequence_specs(specs, sequence_length, first_state_only=False)
-        source = ElementSource(
-            fetch_options=fetch_options,
-            convert=cut_into_sequences(sequence_length),
-            info_shape=(sequence_length,),
-        )
-    else:
-        nest = specs.nest
-        source = ElementSource(fetch_options=fetch_options, convert=timesteps)
+    may_be_ragged = any(None in (spec.shape or ()) for spec in flatten(specs.nest))
     options = DatasetOptions(
-        table=table,
+        table=given.table,
         source=source,
         whole_items=whole_items,
         nest=nest,
         batch_size=batch_size,
-        prefetch_size=prefetch_size or 0,
-        allows_ragged=convert_zero_size_to_none and any(None in (spec.shape or ()) for spec in flatten(specs.nest)),
-        num_parallel_calls=num_parallel_calls,
-        deterministic=deterministic,
+        prefetch_size=given.prefetch_size or 0,
+        allows_ragged=given.convert_zero_size_to_none and may_be_ragged,
+        num_parallel_calls=given.num_parallel_calls,
+        deterministic=given.deterministic,
     )
     return tensorflow_dataset(options, stores) if convert is None else ArrayDataset(options, stores, convert)
 
 
-def _check_numbers(
-    *, batch_size: int | None, prefetch_size: int | None, sequence_length: int | None, num_parallel_calls: int
-) -> None:
-    for name, value, low in (
-        ("batch_size", batch_size, 1),
-        ("prefetch_size", prefetch_size, 0),
-        ("sequence_length", sequence_length, 1),
-        ("num_parallel_calls", num_parallel_calls, 1),
-    ):
-        if value is None and name != "num_parallel_calls":
-            continue
-        if _arguments.integer(name, value) < low:
+def _check(given: SimpleNamespace) -> None:
+    """Checks arguments that are numbers, text or bools."""
+    for name, low in (("batch_size", 1), ("prefetch_size", 0), ("sequence_length", 1), ("num_parallel_calls", 1)):
+        value = getattr(given, name)
+        if (value is not None or name == "num_parallel_calls") and _arguments.integer(name, value) < low:
             raise ValueError(f"`{name}` must be at least {low}; got {value}")
+    _arguments.text("table", given.table)
+    for name in ("transition_adder", "convert_zero_size_to_none", "using_deprecated_adder", "deterministic"):
+        _arguments.boolean(name, getattr(given, name))
+    if given.framework not in _FRAMEWORKS:
+        raise ValueError(f"`framework` must be one of {', '.join(map(repr, _FRAMEWORKS))}; got {given.framework!r}")
 
 
 def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, one of several types
@@ -253,7 +197,7 @@ def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, one 
         if isinstance(each, TableStore):
             stores.append(each)
         elif isinstance(getattr(each, "server_address", None), str):  # a Client or TFClient of compat.reverb
-            stores.append(Client(_arguments.host_and_port(each.server_address), reconnect_timeout=_RECONNECT_TIMEOUT))
+            stores.append(server_store(each.server_address))
         else:
             raise TypeError(
                 "`client` must be a TFClient or a Client of engram.compat.reverb, an engram.Client, an engram.Store, "

@@ -11,7 +11,7 @@ from engram import _engram
 from engram._text import column_text
 from engram.compat.tf_agents.replay_buffers._python_calls import GraphInvalidArgumentError, invalid_argument
 
-__all__ = ["Columns"]
+__all__ = ["Columns", "without_axes"]
 
 _RING_DTYPES = frozenset(
     {
@@ -96,6 +96,13 @@ class Columns:
                 raise _wrong_shape(name, tensor.shape, shape)
             tensors.append(tensor if tensor.shape.is_fully_defined() else tf.ensure_shape(tensor, shape))
         return tensors
+
+
+def without_axes(values: Any, batch_size: int | None, num_steps: int | None) -> Any:  # noqa: ANN401, an array or a tensor
+    """Returns an array or a tensor `[B, T, ...]` without the axes whose size is None, which have size 1."""
+    if num_steps is None:
+        values = values[:, 0]
+    return values[0] if batch_size is None else values
 
 
 def _as_tensor(leaf: Any, spec: Any, name: str) -> Any:  # noqa: ANN401, a tensor

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from engram import _engram
 from engram.buffers.items import CompiledSampler, Steps
-from engram.compat.tf_agents.replay_buffers._columns import Columns
+from engram.compat.tf_agents.replay_buffers._columns import Columns, without_axes
 from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
 from engram.compat.tf_agents.replay_buffers._empty import why_empty
 from engram.compat.tf_agents.replay_buffers._python_calls import call_method, invalid_argument
@@ -91,7 +91,7 @@ class RingStorage(tf.train.experimental.PythonState):
         starts = drawn.position().astype(np.int64) - first
         ids = starts[:, np.newaxis] + np.arange(length)
         probabilities = drawn.probability().astype(np.float32)
-        arrays = [_without_axes(array, batch_size, num_steps) for array in (*drawn.data, ids)]
+        arrays = [without_axes(array, batch_size, num_steps) for array in (*drawn.data, ids)]
         return [*arrays, probabilities[0] if batch_size is None else probabilities]
 
     def frames(self) -> Any:  # noqa: ANN401, a tensor
@@ -119,7 +119,7 @@ class RingStorage(tf.train.experimental.PythonState):
         segments = np.arange(first_segment, first_segment + num_segments)
         data = self._read_ring(segments, first_position + first_frame, num_frames)
         ids = segments[:, np.newaxis] * self._max_length + np.arange(first_frame, first_frame + num_frames)
-        return [_without_axes(array, batch_size, num_steps) for array in (*data, ids)]
+        return [without_axes(array, batch_size, num_steps) for array in (*data, ids)]
 
     def gather_all(self) -> list[Any]:
         """Returns all items `[batch_size, T, ...]`."""
@@ -173,10 +173,3 @@ class RingStorage(tf.train.experimental.PythonState):
             self._ring.clear()
             self._ring.add_steps(tuple(arrays))
             self._first_position = self._ring.next_position(0) - num_added
-
-
-def _without_axes(array: Array, batch_size: int | None, num_steps: int | None) -> Array:
-    """Returns an array `[B, T, ...]` without the axes whose size is None, which have size 1."""
-    if num_steps is None:
-        array = array[:, 0]
-    return array[0] if batch_size is None else array

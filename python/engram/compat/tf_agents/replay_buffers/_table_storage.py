@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from engram.compat.tf_agents.replay_buffers._columns import Columns
+from engram.compat.tf_agents.replay_buffers._columns import Columns, without_axes
 from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
 from engram.compat.tf_agents.replay_buffers._empty import EMPTY, why_empty
 from engram.compat.tf_agents.replay_buffers._python_calls import invalid_argument
@@ -60,7 +60,7 @@ class TableStorage(tf.Module):
         draws = tf.random.stateless_uniform([n], seeds, minval=0, maxval=num_starts, dtype=tf.int64)
         first = tf.maximum(added - self._max_length, 0) + draws % starts
         frames = first[:, tf.newaxis] + tf.range(length, dtype=tf.int64)
-        rows = _without_axes(self._rows((draws // starts)[:, tf.newaxis], frames), batch_size, num_steps)
+        rows = without_axes(self._rows((draws // starts)[:, tf.newaxis], frames), batch_size, num_steps)
         batch = [] if batch_size is None else [batch_size]
         probabilities = tf.fill(batch, 1 / tf.cast(num_starts, tf.float32))
         leading = batch if num_steps is None else [*batch, num_steps]
@@ -81,7 +81,7 @@ class TableStorage(tf.Module):
         segments = part.first_segment + tf.range(part.num_segments)[:, tf.newaxis]
         ids = part.first_frame + tf.range(part.num_frames)
         rows, ids = (
-            _without_axes(each, plan.sample_batch_size, plan.num_steps)
+            without_axes(each, plan.sample_batch_size, plan.num_steps)
             for each in (self._rows(segments, ids), segments * self._max_length + ids)
         )
         return self._read_rows(rows, plan.axes), tf.ensure_shape(ids, plan.axes)
@@ -120,10 +120,3 @@ class TableStorage(tf.Module):
         if stored < length:
             raise invalid_argument(why_empty(int(stored), length, self._max_length))
         return []
-
-
-def _without_axes(tensor: Any, batch_size: int | None, num_steps: int | None) -> Any:  # noqa: ANN401, tensors
-    """Returns a tensor `[B, T]` without the axes whose size is None, which have size 1."""
-    if num_steps is None:
-        tensor = tensor[:, 0]
-    return tensor[0] if batch_size is None else tensor

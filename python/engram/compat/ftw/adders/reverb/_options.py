@@ -1,13 +1,13 @@
 """What FTW's arguments of adders mean for those of `engram.adders`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from engram import Client
 from engram.compat.reverb import _arguments
 from engram.table_store import TableStore
-from engram.writer import Compression
 
-__all__ = ["compression", "store_of"]
+__all__ = ["engine_arguments", "store_of"]
 
 
 def store_of(client: Any) -> TableStore:  # noqa: ANN401, one of several types
@@ -23,6 +23,12 @@ def store_of(client: Any) -> TableStore:  # noqa: ANN401, one of several types
     return Client(_arguments.host_and_port(address))
 
 
-def compression(delta_encoded: bool) -> Compression:  # noqa: FBT001, FTW's argument
-    """Returns the compression of `delta_encoded`."""
-    return "delta" if delta_encoded else "auto"
+def engine_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of an adder of `engram.adders`, given the local variables of the constructor of FTW's."""
+    own = ("self", "__class__", "client", "delta_encoded")
+    options = {name: value for name, value in given.items() if name not in own}
+    return {
+        "client": store_of(given["client"]),
+        "compression": "delta" if given["delta_encoded"] else "auto",
+        **options,
+    }

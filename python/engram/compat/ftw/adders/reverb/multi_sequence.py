@@ -6,7 +6,7 @@ from typing import Any
 from engram import adders
 from engram.adders import Step
 from engram.adders.item_writers import Priority
-from engram.compat.ftw.adders.reverb._options import compression, store_of
+from engram.compat.ftw.adders.reverb._options import engine_arguments
 
 __all__ = ["MultiSequenceAdder"]
 
@@ -46,15 +46,4 @@ class MultiSequenceAdder(adders.MultiSequenceAdder):
             TypeError: `client` has the wrong type.
             InvalidArgumentError: Another argument has a type or value that is not allowed.
         """
-        super().__init__(
-            store_of(client),
-            sequence_lengths,
-            periods,
-            priority_fns=priority_fns,
-            should_insert_fns=should_insert_fns,
-            pad_end_of_episode=pad_end_of_episode,
-            final_row=final_row,
-            chunk_length=chunk_length,
-            timeout=timeout,
-            compression=compression(delta_encoded),
-        )
+        super().__init__(**engine_arguments(locals()))

@@ -5,7 +5,7 @@ from typing import Any
 
 from engram import adders
 from engram.adders.item_writers import Priority
-from engram.compat.ftw.adders.reverb._options import compression, store_of
+from engram.compat.ftw.adders.reverb._options import engine_arguments
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]
 
@@ -41,13 +41,4 @@ class NonOverlappingRNNSequenceAdder(adders.NonOverlappingRNNSequenceAdder):
             TypeError: `client` has the wrong type.
             InvalidArgumentError: Another argument has a type or value that is not allowed.
         """
-        super().__init__(
-            store_of(client),
-            sequence_length,
-            priority_fns=priority_fns,
-            pad_end_of_episode=pad_end_of_episode,
-            overlap=overlap,
-            chunk_length=chunk_length,
-            timeout=timeout,
-            compression=compression(delta_encoded),
-        )
+        super().__init__(**engine_arguments(locals()))

@@ -5,7 +5,7 @@ from typing import Any
 
 from engram import _checks, adders
 from engram.adders.item_writers import Priority
-from engram.compat.ftw.adders.reverb._options import compression, store_of
+from engram.compat.ftw.adders.reverb._options import engine_arguments
 
 __all__ = ["SequenceAdder"]
 
@@ -42,13 +42,6 @@ class SequenceAdder(adders.SequenceAdder):
             InvalidArgumentError: Another argument has a type or value that is not allowed.
         """
         _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
-        super().__init__(
-            store_of(client),
-            sequence_length,
-            period,
-            priority_fns=priority_fns,
-            end_of_episode_behavior=adders.EndBehavior.ZERO_PAD if pad_end_of_episode else adders.EndBehavior.DROP,
-            chunk_length=chunk_length,
-            timeout=timeout,
-            compression=compression(delta_encoded),
-        )
+        given = {name: value for name, value in locals().items() if name != "pad_end_of_episode"}
+        behavior = adders.EndBehavior.ZERO_PAD if pad_end_of_episode else adders.EndBehavior.DROP
+        super().__init__(**engine_arguments(given), end_of_episode_behavior=behavior)

@@ -9,7 +9,7 @@ import numpy as np
 from engram.agents.ftw.seeds import seed_sequence
 from engram.errors import InvalidArgumentError
 
-__all__ = ["LazyModule", "SizedModule", "attach", "check_is_free", "random_key", "value_of"]
+__all__ = ["FrameNetwork", "LazyModule", "SizedModule", "attach", "check_is_free", "random_key", "value_of"]
 
 
 class LazyModule:
@@ -64,6 +64,29 @@ class LazyModule:
         if not self.is_built:
             self._module = make(_key_of(self._seed) if self._seed is not None or key is None else key)
         return self
+
+
+class FrameNetwork:
+    """A network whose weights depend on the shape of its frames."""
+
+    def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+        """Makes the weights, unless they exist.
+
+        Args:
+            observation_shape: (H, W, C) of a frame.
+            key: Random key; no effect if this object has a seed. Default: a random one.
+
+        Returns:
+            This object.
+
+        Raises:
+            InvalidArgumentError: The torso cannot process such frames, or is a part of another embedding.
+        """
+        self._build(tuple(observation_shape), key)
+        return self
+
+    def _build(self, observation_shape: tuple[int, ...], key: Any) -> None:  # noqa: ANN401, a JAX key
+        raise NotImplementedError
 
 
 class SizedModule(LazyModule):

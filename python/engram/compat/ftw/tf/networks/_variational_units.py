@@ -58,14 +58,7 @@ class VariationalUnit(SizedModule):
         self.hidden_size = _checks.integer("`hidden_size`", hidden_size)
         self.num_dimensions = _checks.integer("`num_dimensions`", num_dimensions)
         self._memory = shared_memory
-        head = GaussianHeadConfig(
-            init_scale=init_scale,
-            min_scale=min_scale,
-            tanh_mean=tanh_mean,
-            fixed_scale=fixed_scale,
-            w_init=w_init,
-            b_init=b_init,
-        )
+        head = GaussianHeadConfig(init_scale, min_scale, tanh_mean, fixed_scale, w_init, b_init)
 
         def make(in_size: int, key: Any) -> variational_unit.VariationalUnit:  # noqa: ANN401, a JAX key
             key, memory_key = jax.random.split(key)

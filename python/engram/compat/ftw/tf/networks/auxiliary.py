@@ -1,7 +1,7 @@
 """The networks of the auxiliary tasks: pixel control and reward prediction."""
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.networks import OAR, PixelControlHead, RewardPredictionHead, RPTHOutput
 from engram.agents.ftw.networks.num_actions import static_num_actions
 from engram.agents.ftw.networks.policy_network import CoreState
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, SizedModule
+from engram.compat.ftw.tf.networks._lazy_module import FrameNetwork, LazyModule, SizedModule
 from engram.compat.ftw.tf.networks.embedding import OAREmbedding
 from engram.compat.ftw.tf.networks.recurrence import LSTM, RPTH, RPTHZWrapper
 from engram.compat.ftw.tf.networks.vision import FtwTorso
@@ -51,11 +51,9 @@ class PixelControl(SizedModule):
         num_actions = static_num_actions(num_actions)
         _checks.integer("`num_cells`", num_cells)
         _checks.integer("`channels`", channels)
-
-        def make(in_size: int, key: Any) -> PixelControlHead:  # noqa: ANN401, a JAX key
-            return PixelControlHead(in_size, num_actions, activation, num_cells=num_cells, channels=channels, key=key)
-
-        self._make = make
+        self._make = lambda in_size, key: PixelControlHead(
+            in_size, num_actions, activation, num_cells=num_cells, channels=channels, key=key
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[..., I]` to action values `[..., cells, cells, A]`."""
@@ -63,7 +61,7 @@ class PixelControl(SizedModule):
         return values
 
 
-class RNNPixelControlNetwork:
+class RNNPixelControlNetwork(FrameNetwork):
     """Pixel control on the outputs of the policy network's core; embedding and core are the policy network's own."""
 
     def __init__(
@@ -93,19 +91,9 @@ class RNNPixelControlNetwork:
         self.embed, self.core = embed, core
         self.head = PixelControl(num_actions, activation, num_cells=num_cells, channels=channels, seed=seed)
 
-    def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist.
-
-        Args:
-            observation_shape: (H, W, C) of a frame.
-            key: Random key; no effect if this object has a seed. Default: a random one.
-
-        Returns:
-            This object.
-        """
+    def _build(self, observation_shape: tuple[int, ...], key: Any) -> None:  # noqa: ANN401, a JAX key
         core = self.core.build(self.embed.build(observation_shape).module.size)
         self.head.build(core.hidden_size if isinstance(core, LSTM) else core.num_dimensions, key)
-        return self
 
     def unroll(self, oar: Any, state: CoreState) -> jax.Array:  # noqa: ANN401, an OAR
         """Takes T steps.
@@ -156,11 +144,7 @@ class RewardPrediction(SizedModule):
         """
         super().__init__(seed)
         _checks.integer("`hidden_size`", hidden_size)
-
-        def make(in_size: int, key: Any) -> RewardPredictionHead:  # noqa: ANN401, a JAX key
-            return RewardPredictionHead(in_size, 1, hidden_size, activation, key=key)
-
-        self._make = make
+        self._make = lambda in_size, key: RewardPredictionHead(in_size, 1, hidden_size, activation, key=key)
 
     def __call__(self, features: jax.Array) -> jax.Array:
         """Maps features `[B, D]`, of a window's frames in order, the oldest first, to logits `[B, 3]`."""
@@ -168,7 +152,7 @@ class RewardPrediction(SizedModule):
         return logits
 
 
-class RewardPredictionNetwork:
+class RewardPredictionNetwork(FrameNetwork):
     """Reward prediction on the features of the policy network's torso."""
 
     def __init__(
@@ -197,20 +181,10 @@ class RewardPredictionNetwork:
         self.sequence_length = _checks.integer("`sequence_length`", sequence_length)
         self.head = RewardPrediction(hidden_size, activation, seed=seed)
 
-    def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist.
-
-        Args:
-            observation_shape: (H, W, C) of a frame.
-            key: Random key; no effect if this object has a seed. Default: a random one.
-
-        Returns:
-            This object.
-        """
+    def _build(self, observation_shape: tuple[int, ...], key: Any) -> None:  # noqa: ANN401, a JAX key
         if isinstance(self.torso, LazyModule):
             self.torso.build(observation_shape)
         self.head.build(self.sequence_length * self.torso.hidden_size, key)
-        return self
 
     def __call__(self, frames: jax.Array) -> jax.Array:
         """Maps windows of frames `[B, L, H, W, C]`, the oldest first, to logits `[B, 3]`."""

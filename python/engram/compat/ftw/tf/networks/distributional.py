@@ -45,14 +45,7 @@ class MultivariateNormalDiagLocScaleHead(LazyModule):
         """
         super().__init__(seed)
         self._num_dimensions = _checks.integer("`num_dimensions`", num_dimensions)
-        self._config = GaussianHeadConfig(
-            init_scale=init_scale,
-            min_scale=min_scale,
-            tanh_mean=tanh_mean,
-            fixed_scale=fixed_scale,
-            w_init=w_init,
-            b_init=b_init,
-        )
+        self._config = GaussianHeadConfig(init_scale, min_scale, tanh_mean, fixed_scale, w_init, b_init)
 
     def __call__(self, features: jax.Array) -> LocScaleDistributionParameters:
         """Maps features `[..., I]` to means and scales `[..., Z]`."""

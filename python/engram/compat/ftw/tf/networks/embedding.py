@@ -1,6 +1,6 @@
 """The embedding of observation, previous action and previous reward (OAR)."""
 
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,13 +11,13 @@ from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.internal_rewards import numbers_of
 from engram.agents.ftw.networks import OAR
 from engram.agents.ftw.networks.num_actions import static_num_actions
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, check_is_free, value_of
+from engram.compat.ftw.tf.networks._lazy_module import FrameNetwork, LazyModule, attach, check_is_free, value_of
 from engram.errors import InvalidArgumentError
 
 __all__ = ["OAREmbedding"]
 
 
-class OAREmbedding(LazyModule):
+class OAREmbedding(FrameNetwork, LazyModule):
     """Concatenates features, one-hot previous actions and `tanh(w . r)`; see `engram.agents.ftw.networks`."""
 
     def __init__(self, torso: Any, num_actions: NumActions, internal_rewards: Any = None) -> None:  # noqa: ANN401, see Args
@@ -57,27 +57,15 @@ class OAREmbedding(LazyModule):
             )
         return weights
 
-    def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights of the torso, unless they exist.
-
-        Args:
-            observation_shape: (H, W, C) of a frame.
-            key: Random key; no effect if this object has a seed. Default: a random one.
-
-        Returns:
-            This object.
-
-        Raises:
-            InvalidArgumentError: The torso cannot process such frames, or is a part of another embedding.
-        """
+    def _build(self, observation_shape: tuple[int, ...], key: Any) -> None:  # noqa: ANN401, a JAX key
         torso = self.torso
         if not isinstance(torso, LazyModule):
-            return self._make_module(lambda _: networks.OAREmbedding(torso, self.num_actions), key)
+            self._make_module(lambda _: networks.OAREmbedding(torso, self.num_actions), key)
+            return
         check_is_free(torso, self)
         torso.build(observation_shape, key)  # type: ignore[attr-defined]  # FtwTorso has it
         self._make_module(lambda _: networks.OAREmbedding(torso.module, self.num_actions), key)
         attach(torso, self, lambda: self.module.torso)
-        return self
 
     def __call__(self, oar: Any) -> jax.Array:  # noqa: ANN401, an OAR
         """Maps observations, actions and rewards `[N, ...]` to embeddings f32 `[N, D + A + 1]`."""

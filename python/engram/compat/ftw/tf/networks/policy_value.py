@@ -40,11 +40,9 @@ class PolicyValueHead(SizedModule):
         super().__init__(seed)
         num_actions = static_num_actions(num_actions)
         _checks.integer("`hidden_size`", hidden_size)
-
-        def make(in_size: int, key: Any) -> networks.PolicyValueHead:  # noqa: ANN401, a JAX key
-            return networks.PolicyValueHead(in_size, num_actions, hidden_size, activation, key=key)
-
-        self._make = make
+        self._make = lambda in_size, key: networks.PolicyValueHead(
+            in_size, num_actions, hidden_size, activation, key=key
+        )
 
     def __call__(self, x: jax.Array) -> PolicyValue:
         """Maps `[..., I]` to logits `[..., A]` and values `[...]`."""

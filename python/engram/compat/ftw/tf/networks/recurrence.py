@@ -52,11 +52,7 @@ class LSTM(SizedModule):
         """
         super().__init__(seed)
         self.hidden_size = _checks.integer("`hidden_size`", hidden_size)
-
-        def make(in_size: int, key: Any) -> networks.LSTM:  # noqa: ANN401, a JAX key
-            return networks.LSTM(in_size, hidden_size, key=key)
-
-        self._make = make
+        self._make = lambda in_size, key: networks.LSTM(in_size, hidden_size, key=key)
 
     def __call__(self, x: jax.Array, state: LSTMState[jax.Array]) -> tuple[jax.Array, LSTMState[jax.Array]]:
         """Maps inputs `[B, I]` and a state to the output `[B, H]` and the next state."""
@@ -126,14 +122,7 @@ class RPTH(LazyModule):
             got = _checks.short_repr(shared_memory)
             raise InvalidArgumentError(f"`shared_memory` must be a MemoryAccess or None; got {got}")
         self._memory = shared_memory
-        head = GaussianHeadConfig(
-            init_scale=init_scale,
-            min_scale=min_scale,
-            tanh_mean=tanh_mean,
-            fixed_scale=fixed_scale,
-            w_init=w_init,
-            b_init=b_init,
-        )
+        head = GaussianHeadConfig(init_scale, min_scale, tanh_mean, fixed_scale, w_init, b_init)
         num_slow_cores = np.size(self.period())
         value_of(scale_gradients_fast_to_slow)
 

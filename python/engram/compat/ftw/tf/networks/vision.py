@@ -1,19 +1,19 @@
 """The torso: from frames to features."""
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import jax
 
 from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks.torso import Filters, checked_filters
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule
+from engram.compat.ftw.tf.networks._lazy_module import FrameNetwork, LazyModule
 
 __all__ = ["FtwTorso"]
 
 
-class FtwTorso(LazyModule):
+class FtwTorso(FrameNetwork, LazyModule):
     """Convolutions, residual blocks and a dense layer; see `engram.agents.ftw.networks.FtwTorso`."""
 
     def __init__(
@@ -56,17 +56,8 @@ class FtwTorso(LazyModule):
 
         self._make = make
 
-    def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
-        """Makes the weights, unless they exist.
-
-        Args:
-            observation_shape: (H, W, C) of a frame.
-            key: Random key; no effect if this object has a seed. Default: a random one.
-
-        Returns:
-            This object.
-        """
-        return self._make_module(lambda made_key: self._make(tuple(observation_shape), made_key), key)
+    def _build(self, observation_shape: tuple[int, ...], key: Any) -> None:  # noqa: ANN401, a JAX key
+        self._make_module(lambda made_key: self._make(observation_shape, made_key), key)
 
     def __call__(self, observation: Any) -> jax.Array:  # noqa: ANN401, an array
         """Maps frames `[N, H, W, C]`, u8 or floating-point from 0 to 1, to features f32 `[N, D]`."""

@@ -19,7 +19,7 @@ from engram.agents.ftw.hyperparameters import HyperparametersContainer, Range, i
 from engram.agents.ftw.internal_rewards import InternalRewards, initialize_internal_rewards
 from engram.agents.ftw.replay import QUEUE, can_sample_auxiliary, can_sample_queue, make_tables
 from engram.agents.ftw.seeds import seed_sequence
-from engram.compat.ftw._same_arguments import same_arguments
+from engram.compat.ftw._same_arguments import arguments_of, same_arguments
 from engram.compat.ftw.agents.tf.ftw._constructors import one_spelling
 from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
 from engram.compat.ftw.agents.tf.ftw.learning import POLL_INTERVAL, FtwLearner
@@ -152,16 +152,11 @@ class FTWWithoutActor:
                 are not `num_environment_events` numbers; `embed` is an `OAREmbedding`, of which the
                 agent makes its own; the batch is larger than the queue; or both spellings contradict each other.
         """
+        given = locals()
         pixel_control = one_spelling(use_pixel_cotrol=use_pixel_cotrol, use_pixel_control=use_pixel_control)
-        self._config = ReplayConfig(
-            sequence_length=sequence_length,
-            batch_size=batch_size,
-            max_queue_size=max_queue_size,
-            use_pixel_control=pixel_control,
-            use_reward_prediction=use_reward_prediction,
-            max_pixel_control_buffer_size=max(100, batch_size),
-            reward_prediction_sequence_length=reward_prediction_sequence_length,
-        )
+        given["use_pixel_control"] = pixel_control
+        given["max_pixel_control_buffer_size"] = max(100, batch_size)
+        self._config = ReplayConfig(**arguments_of(ReplayConfig, given))
         _checks.integer("`agent_id`", agent_id, low=0)
         if isinstance(embed, OAREmbedding):
             raise InvalidArgumentError(
@@ -172,18 +167,7 @@ class FTWWithoutActor:
         entropy = seed_sequence(seed).generate_state(8).tolist()
         seeds = np.random.SeedSequence(entropy, spawn_key=(agent_id,)).spawn(8)
         hypers_seed, rewards_seed, network_seed, learner_seed, store_seed, self._actor_seed, *head_seeds = seeds
-        self._hypers = initialize_hypers(
-            slow_core_period_min_max,
-            slow_core_period_init_value,
-            learning_rate,
-            entropy_cost,
-            reward_prediction_cost,
-            pixel_control_cost,
-            kld_prior_fixed_cost,
-            kld_prior_posterior_cost,
-            scale_grads_fast_to_slow,
-            seed=hypers_seed,
-        )
+        self._hypers = initialize_hypers(**{**arguments_of(initialize_hypers, given), "seed": hypers_seed})
         self._rewards = initialize_internal_rewards(num_environment_events, internal_rewards, seed=rewards_seed)
         num_actions = num_actions_of(environment_spec.actions)
         torso = FtwTorso() if embed is None else embed
@@ -192,21 +176,12 @@ class FTWWithoutActor:
         if core_type != "lstm":
             memory = MemoryAccess(dnc_memory_size, dnc_word_size, dnc_num_reads) if core_type == "rpth_dnc" else None
             core = RPTH(
-                self._hypers["slow_core_period"],
-                hidden_size,
-                num_dimensions,
-                dnc_clip_value,
-                use_dnc_linear_projection,
-                init_scale,
-                min_scale,
-                tanh_mean,
-                fixed_scale,
-                use_tfd_independent,
-                variational_unit_w_init,
-                variational_unit_b_init,
-                memory,
-                strict_period_order,
-                self._hypers["scale_grads_fast_to_slow"],
+                **{**arguments_of(RPTH, given), "seed": None},
+                period=self._hypers["slow_core_period"],
+                w_init=variational_unit_w_init,
+                b_init=variational_unit_b_init,
+                shared_memory=memory,
+                scale_gradients_fast_to_slow=self._hypers["scale_grads_fast_to_slow"],
             )
         self._network = FtwNetwork(
             embedding, core, num_actions, hidden_size, rematerialize=core_type == "rpth_dnc", seed=network_seed
@@ -219,57 +194,26 @@ class FTWWithoutActor:
         )
         self._network.build(frame)
         self._extra_spec = _extra_spec(self._network)
-        self._adder_options: dict[str, Any] = {
-            "sequence_length": sequence_length,
-            "use_pixel_control": pixel_control,
-            "use_reward_prediction": use_reward_prediction,
-            "reward_prediction_sequence_length": reward_prediction_sequence_length,
-            "reward_prediction_sequence_period": reward_prediction_sequence_period,
-        }
+        self._adder_options = arguments_of(create_adders, given)
         self._uint_pixels_to_float = uint_pixels_to_float
         tables = make_tables(self._config, *self._signatures(environment_spec))
         self._store = engram.Store(tables, seed=int(store_seed.generate_state(1)[0]))
         queue, control_items, nonzero_windows, zero_windows = create_datasets(
-            self._store,
-            environment_spec,
-            batch_size,
-            sequence_length,
-            self._extra_spec,
-            pixel_control,
-            use_reward_prediction,
-            reward_prediction_sequence_length,
-            overlap=True,
+            self._store, **arguments_of(create_datasets, given), extra_spec=self._extra_spec, overlap=True
         )
+        given |= {**self._hypers, "internal_rewards": self._rewards, "seed": learner_seed}
         self._learner = FtwLearner(
             self._network,
             queue,
-            self._hypers["learning_rate"],
-            self._hypers["slow_core_period"],
-            self._rewards,
-            control,
-            prediction,
-            control_items,
-            nonzero_windows,
-            zero_windows,
-            self._hypers["entropy_cost"],
-            self._hypers["kld_prior_fixed_cost"],
-            self._hypers["kld_prior_posterior_cost"],
-            self._hypers["pixel_control_cost"],
-            self._hypers["reward_prediction_cost"],
-            baseline_cost,
-            discount,
-            max_abs_reward,
-            max_gradient_norm,
-            rms_prop_epsilon,
-            learning_rate_decay_steps,
-            self.can_sample_queue,
-            lambda: can_sample_auxiliary(self._store, self._config),
-            uint_pixels_to_float,
-            agent_id,
-            counter,
-            logger,
-            separate_optimizers=separate_optimizers,
-            seed=learner_seed,
+            **arguments_of(FtwLearner, given),
+            pixel_control_network=control,
+            reward_prediction_network=prediction,
+            pixel_control_dataset=control_items,
+            nonzero_reward_prediction_dataset=nonzero_windows,
+            zero_reward_prediction_dataset=zero_windows,
+            can_sample=self.can_sample_queue,
+            can_sample_auxiliary=lambda: can_sample_auxiliary(self._store, self._config),
+            learner_id=agent_id,
         )
         self._learner.build(frame)
 

@@ -15,6 +15,7 @@ from engram.agents.ftw.hypers import Hypers
 from engram.agents.ftw.internal_rewards import InternalRewards
 from engram.agents.ftw.learner import LearnerState
 from engram.agents.ftw.trajectory import Batch
+from engram.compat.ftw._same_arguments import arguments_of
 from engram.compat.ftw.agents.tf.ftw._batches import to_items, to_windows, zeros_like_items, zeros_like_windows
 from engram.compat.ftw.agents.tf.ftw._learner_weights import LearnerWeights
 from engram.compat.ftw.counting import Counter
@@ -118,6 +119,7 @@ class FtwLearner:
                 one of both datasets of reward prediction is given, period or internal rewards are not those of the
                 policy network, or a number is invalid.
         """
+        given = locals()
         _check_networks(policy_network, pixel_control_network, reward_prediction_network)
         if (nonzero_reward_prediction_dataset is None) != (zero_reward_prediction_dataset is None):
             raise InvalidArgumentError(
@@ -131,22 +133,7 @@ class FtwLearner:
             iter(() if each is None else each)
             for each in (pixel_control_dataset, zero_reward_prediction_dataset, nonzero_reward_prediction_dataset)
         ]
-        self._values = {
-            "learning_rate": learning_rate,
-            "entropy_cost": entropy_cost,
-            "reward_prediction_cost": reward_prediction_cost,
-            "pixel_control_cost": pixel_control_cost,
-            "kld_prior_fixed_cost": kld_prior_fixed_cost,
-            "kld_prior_posterior_cost": kld_prior_posterior_cost,
-            "slow_core_period": slow_core_period,
-            "internal_rewards": internal_rewards,
-            "baseline_cost": baseline_cost,
-            "discount": discount,
-            "max_abs_reward": max_abs_reward,
-            "max_gradient_norm": max_gradient_norm,
-            "rms_prop_epsilon": rms_prop_epsilon,
-            "learning_rate_decay_steps": learning_rate_decay_steps,
-        }
+        self._values = arguments_of(Hypers, given)
         self._check_shared_values()
         self._can_sample = _predicate("`can_sample`", can_sample, default=True)
         self._can_sample_auxiliary = _predicate("`can_sample_auxiliary`", can_sample_auxiliary, default=False)

@@ -14,6 +14,7 @@ from engram.agents.ftw.internal_rewards import initialize_internal_rewards
 from engram.agents.ftw.replay import PIXEL_CONTROL, QUEUE
 from engram.agents.ftw.windows import NONZERO_REWARD, ZERO_REWARD
 from engram.compat import reverb
+from engram.compat.ftw._same_arguments import arguments_of
 from engram.compat.ftw.adders.reverb._options import store_of
 from engram.compat.ftw.adders.reverb.multi_sequence import MultiSequenceAdder
 from engram.compat.ftw.adders.reverb.rnn_sequence import NonOverlappingRNNSequenceAdder
@@ -133,16 +134,8 @@ def create_datasets(  # noqa: PLR0917, FTW's signature
         TypeError: `learner_client` has the wrong type.
         ValueError: The specs are incomplete, or a size is not an integer of at least 1.
     """
-    config = ReplayConfig(
-        sequence_length=sequence_length,
-        batch_size=batch_size,
-        max_queue_size=batch_size,
-        use_pixel_control=use_pixel_control,
-        use_reward_prediction=use_reward_prediction,
-        max_pixel_control_buffer_size=batch_size,
-        max_reward_prediction_buffer_size=batch_size,
-        reward_prediction_sequence_length=reward_prediction_sequence_length,
-    )
+    sizes = ("max_queue_size", "max_pixel_control_buffer_size", "max_reward_prediction_buffer_size")
+    config = ReplayConfig(**arguments_of(ReplayConfig, locals()), **dict.fromkeys(sizes, batch_size))
     store = store_of(learner_client)
     item, window = item_specs(
         environment_spec, sequence_length, extra_spec, reward_prediction_sequence_length, overlap=overlap
