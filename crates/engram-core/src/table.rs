@@ -17,6 +17,7 @@ mod restore;
 mod scan;
 mod sessions;
 mod snapshot;
+mod survey;
 
 use std::sync::Arc;
 
@@ -43,6 +44,9 @@ use snapshot::SnapshotInProgress;
 pub use snapshot::{
     Counters, Snapshot, SnapshotBuffers, SnapshotItem, SnapshotPageCounts, SnapshotParts,
     SnapshotStep,
+};
+pub use survey::{
+    ItemNumbers, MAX_ITEMS_PER_SURVEY_STEP, MAX_PAGES_PER_SURVEY_STEP, PeekOrder, SurveySize,
 };
 
 /// Bytes that `max_bytes` counts for the bookkeeping of each item: its slot, key, and entries in the selectors.

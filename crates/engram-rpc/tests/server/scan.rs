@@ -37,7 +37,19 @@ pub(crate) fn message(request: Request) -> pb::ScanRequest {
     }
 }
 
-pub(crate) fn begin(table: &str, batch_size: u32) -> Request {
+pub(crate) fn peek(table: &str, n: u32) -> Request {
+    Request::Begin(pb::BeginScan {
+        table: table.into(),
+        batch_size: 1,
+        peek: Some(pb::Peek {
+            n,
+            ..pb::Peek::default()
+        }),
+        ..pb::BeginScan::default()
+    })
+}
+
+fn begin(table: &str, batch_size: u32) -> Request {
     Request::Begin(pb::BeginScan {
         table: table.into(),
         batch_size,
@@ -129,6 +141,10 @@ async fn a_scan_that_cannot_begin_ends_with_an_error() {
     for (request, text) in [
         (begin("u", 1), "no table `u`; known tables: `t`"),
         (begin("t", 0), "`batch_size` must be from 1 to 65536; got 0"),
+        (
+            peek("t", 1025),
+            "`n`: a peek returns at most 1024 items; got 1025; use `scan` to read more",
+        ),
         (
             begin("t", 65_537),
             "`batch_size` must be from 1 to 65536; got 65537",
