@@ -23,7 +23,7 @@ use crate::tables::{Tables, wait_for_reply};
 /// A scan of a local or a remote table.
 #[derive(Debug)]
 enum BatchScan {
-    Local(Scan, Arc<Pool>),
+    Local(Box<Scan>, Arc<Pool>),
     Remote(Box<RemoteScan>),
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn begin(
         Tables::Local(engine) => detached(py, || {
             let scan = Scan::begin(&engine.table(&request.table)?, &request.options)?;
             let (num_items, peek) = (scan.num_items(), scan.peek().cloned());
-            let scan = BatchScan::Local(scan, Arc::clone(engine.pool()));
+            let scan = BatchScan::Local(Box::new(scan), Arc::clone(engine.pool()));
             Ok((scan, num_items, peek))
         })?,
         Tables::Remote(remote) => {

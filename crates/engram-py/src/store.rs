@@ -43,6 +43,9 @@ use crate::tables::{Location, RemoteStore, Tables};
 /// Certificate authority, the client's certificate and key, and the server's name.
 type ClientTlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
 
+/// Counts and edges of a histogram, numbers of items below and above all edges, and size of the table.
+type HistogramValues = (Vec<u64>, Vec<f64>, u64, u64, u64);
+
 /// Named tables, in this process or on a server.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
@@ -400,7 +403,7 @@ impl Store {
         table: &str,
         of: &str,
         bins: u32,
-    ) -> PyResult<(Vec<u64>, Vec<f64>, u64, u64, u64)> {
+    ) -> PyResult<HistogramValues> {
         let of = match of {
             "priority" => HistogramOf::Priority,
             "age" => HistogramOf::Age,

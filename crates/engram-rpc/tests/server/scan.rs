@@ -37,7 +37,7 @@ pub(crate) fn message(request: Request) -> pb::ScanRequest {
     }
 }
 
-pub(crate) fn peek(table: &str, n: u32) -> Request {
+fn peek(table: &str, n: u32) -> Request {
     Request::Begin(pb::BeginScan {
         table: table.into(),
         batch_size: 1,
@@ -49,7 +49,7 @@ pub(crate) fn peek(table: &str, n: u32) -> Request {
     })
 }
 
-fn begin(table: &str, batch_size: u32) -> Request {
+pub(crate) fn begin(table: &str, batch_size: u32) -> Request {
     Request::Begin(pb::BeginScan {
         table: table.into(),
         batch_size,
@@ -67,7 +67,10 @@ async fn batches_are_sent_when_they_are_requested() {
     let server = start(&engine);
     fill(&engine.table("t").unwrap(), 0, 5, 1);
     let mut stream = open(&mut connect(&server).await, [begin("t", 2)]).await;
-    let begun = Outcome::Begun(pb::ScanBegun { num_items: 5 });
+    let begun = Outcome::Begun(pb::ScanBegun {
+        num_items: 5,
+        peeked: None,
+    });
     assert_eq!(outcome(&mut stream).await, begun);
     for (requested, sizes) in [(1, &[2][..]), (3, &[2, 1, 0])] {
         let nothing = tokio::time::timeout(Duration::from_millis(100), stream.responses.message());
