@@ -80,6 +80,14 @@ def scan(store: engram.Store) -> None:
         pass
 
 
+def look(store: engram.Store, seconds: float) -> None:
+    """Looks at the table in use again and again."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        store.peek("live", order="highest_priority")
+        store.histogram("live")
+
+
 def measure(items: int) -> Phases:
     """Measures all phases, in an order in which the tables that a phase reads, drops or resets are full."""
     phases: Phases = {}
@@ -99,6 +107,8 @@ def measure(items: int) -> Phases:
             other.start()
             scan(store)
             other.join()
+        with record_latencies(store, phases, "peeks and histograms", reference):
+            look(store, 5.0)
         with record_latencies(store, phases, "drop of another table", reference):
             store.drop_table("other")
         with record_latencies(store, phases, "reset of the table in use", reference):

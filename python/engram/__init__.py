@@ -13,6 +13,7 @@ from engram.importing import import_reverb
 from engram.info import Checkpoint, TableInfo
 from engram.inspection import inspect_directory
 from engram.patterns import Pattern
+from engram.peek import Histogram, Peek, PeekedItem
 from engram.scan import Scan
 from engram.server import Server
 from engram.specs import ArraySpec
@@ -31,8 +32,11 @@ __all__ = [
     "Client",
     "Dataset",
     "EngramError",
+    "Histogram",
     "Pattern",
     "PatternWriter",
+    "Peek",
+    "PeekedItem",
     "Sample",
     "Scan",
     "Server",

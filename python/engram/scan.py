@@ -71,8 +71,8 @@ class Scan(Generic[T_co]):
             batch_size = _checks.integer("`batch_size`", batch_size, high=MAX_BATCH_SIZE)
         _checks.choice("`order`", order, ("oldest_first", "newest_first"))
         _checks.boolean("`pad`", pad)
-        checked_keys = None if keys is None else _checked_keys(keys)
-        self._native: _engram.Scan = native.scan(table, batch_size, order == "newest_first", checked_keys, bool(pad))
+        only_keys = None if keys is None else checked_keys(keys, MAX_KEYS)
+        self._native: _engram.Scan = native.scan(table, batch_size, order == "newest_first", only_keys, bool(pad))
         self._single = batch_size is None
         self._table = table
 
@@ -112,10 +112,11 @@ class Scan(Generic[T_co]):
         return f"Scan({self._table!r}, {self.num_items} items)"
 
 
-def _checked_keys(keys: Iterable[int]) -> npt.NDArray[np.uint64]:
+def checked_keys(keys: Iterable[int], max_keys: int) -> npt.NDArray[np.uint64]:
+    """Returns the keys of items to read as u64 `[B]`."""
     array = key_array(keys if isinstance(keys, np.ndarray) else _checks.elements("`keys`", keys, "a sequence of keys"))
-    if len(array) > MAX_KEYS:
+    if len(array) > max_keys:
         raise InvalidArgumentError(
-            f"`keys` must have at most {MAX_KEYS} keys; got {len(array)}; scan them in several calls"
+            f"`keys` must have at most {max_keys} keys; got {len(array)}; read them in several calls"
         )
     return array

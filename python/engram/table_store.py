@@ -14,6 +14,7 @@ from engram.batch import Batch, Sample
 from engram.errors import ForkedError, InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
 from engram.patterns import Pattern
+from engram.peek import Histogram, HistogramOf, Peek, PeekOrder, histogram, peek
 from engram.rate_limiters import AnyRateLimiter
 from engram.scan import Order, Scan
 from engram.table import Table
@@ -263,6 +264,66 @@ class TableStore:
             ClosedError: The store was closed, or the table dropped.
         """
         return Scan(self._native, table, batch_size, order, keys, pad=pad)
+
+    def peek(
+        self,
+        table: str,
+        n: int | None = None,
+        *,
+        order: PeekOrder = "newest",
+        keys: Iterable[int] | None = None,
+        max_bytes: int | None = None,
+    ) -> Peek:
+        """Looks at a few items without sampling them: no counter, order or rate limiter changes.
+
+            for item in store.peek("replay", 3, order="highest_priority").items:
+                print(item.key, item.priority, item.data["reward"])
+
+        Takes milliseconds, whatever the size of the table. Of a table with more than 100,000 items, about as many are
+        compared, chosen at random; `Peek.is_sampled` states that. The oldest and newest items are exact if the sampler
+        or the remover is Fifo or Lifo and no item waits for its last acknowledgement.
+
+        Args:
+            table: Name of the table.
+            n: Maximum number of items, at most 1,024. Default: 10, or all items with `keys`.
+            order: `"newest"` or `"oldest"` by insertion, `"highest_priority"`, `"lowest_priority"` or `"most_sampled"`.
+                Of equal items, the older one is first.
+            keys: Only the items with these keys, at most 1,024. Keys that are not in the table are skipped.
+            max_bytes: The data of an item with more bytes is not read; its `data` is None. Default: unlimited.
+
+        Returns:
+            The items, with their data and counters.
+
+        Raises:
+            OutOfMemoryError: The server has too many open scans; a peek counts as one.
+            UnavailableError: The connection to the server was lost.
+            InvalidArgumentError: An argument is invalid.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
+        """
+        return peek(self._native, table, n, order, keys, max_bytes)
+
+    def histogram(self, table: str, of: HistogramOf = "priority", *, bins: int = 32) -> Histogram:
+        """Counts the items of a table by a value. Changes nothing.
+
+        Takes milliseconds, whatever the size of the table. Of a table with more than 100,000 items, about as many are
+        counted, chosen at random; `Histogram.is_sampled` states that.
+
+        Args:
+            table: Name of the table.
+            of: `"priority"`; `"age"`, the number of items that were inserted after an item; or `"times_sampled"`.
+            bins: Maximum number of bins, at most 1,024. The bins have equal width. Those of ages and numbers of samples
+                are whole numbers wide, so there can be fewer; if all priorities are equal, there is one.
+
+        Returns:
+            The counts, and the edges of the bins.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
+        """
+        return histogram(self._native, table, of, bins)
 
     @overload
     def update_priorities(

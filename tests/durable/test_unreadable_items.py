@@ -107,3 +107,16 @@ def test_a_scan_names_the_unreadable_item_and_continues_without_it(directory, wh
         found += [int(x) for batch in scan for x in batch.data["x"][:, 0, 0]]
         assert found == [0, 2]
         assert store.info()["q"] == before
+
+
+@pytest.mark.parametrize("where", ["in process", "served"])
+def test_a_peek_states_why_an_item_cannot_be_read(directory, where):
+    path, keys = directory
+    with opened(path, where) as store:
+        before = store.info()["q"]
+        items = store.peek("q", order="oldest").items
+        assert [item.key for item in items] == keys
+        assert [item.data is None for item in items] == [False, True, False]
+        text = f"item {keys[1]} of table `q` cannot be read, and the scan leaves it out: {CAUSE}"
+        assert [item.error for item in items] == [None, text, None]
+        assert store.info()["q"] == before

@@ -225,7 +225,7 @@ def test_arguments_are_checked(open_store):
         store.scan("t", keys=[0.5])
     with raises(InvalidArgumentError, "`keys` must be at least 0; got -1"):
         store.scan("t", keys={-1})
-    with raises(InvalidArgumentError, "`keys` must have at most 4194304 keys; got 4194305; scan them in several calls"):
+    with raises(InvalidArgumentError, "`keys` must have at most 4194304 keys; got 4194305; read them in several calls"):
         store.scan("t", keys=np.zeros(4_194_305, np.uint64))
     with raises(InvalidArgumentError, "`pad` must be True or False; got 1 (int)"):
         store.scan("t", pad=1)

@@ -18,6 +18,7 @@ mod scan;
 mod session_calls;
 mod sessions;
 mod snapshot;
+mod survey;
 
 use std::sync::Arc;
 
@@ -44,6 +45,9 @@ use snapshot::SnapshotInProgress;
 pub use snapshot::{
     Counters, Snapshot, SnapshotBuffers, SnapshotItem, SnapshotPageCounts, SnapshotParts,
     SnapshotStep,
+};
+pub use survey::{
+    ItemNumbers, MAX_ITEMS_PER_SURVEY_STEP, MAX_PAGES_PER_SURVEY_STEP, PeekOrder, SurveySize,
 };
 
 /// Maximum number of items inserted, updated or deleted, or of slots searched, per hold of the table's lock.

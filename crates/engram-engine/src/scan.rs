@@ -8,6 +8,7 @@ use engram_core::pool::Pool;
 use engram_core::table::{MAX_KEYS_PER_LOOKUP, ScanItems, ScanOrder, SnapshotParts};
 use engram_core::{Draw, Error, Result};
 
+use crate::peek::{Peek, PeekOptions, peek};
 use crate::table::Table;
 use crate::unreadable::UnreadableItems;
 
@@ -22,6 +23,8 @@ pub struct ScanOptions {
     pub order: ScanOrder,
     /// Only the items with these keys; unknown keys are ignored. `None`: all items.
     pub keys: Option<Vec<u64>>,
+    /// Only the first items in an order of their own, of those with `keys` if there are any; then `order` is not used.
+    pub peek: Option<PeekOptions>,
 }
 
 /// The items of a table at one moment. Reading them changes nothing.
@@ -31,6 +34,7 @@ pub struct ScanOptions {
 pub struct Scan {
     table: Arc<Table>,
     num_items: u64,
+    peek: Option<Peek>,
     items: ScanItems,
     /// The next items, before those of `items`.
     next: Vec<Draw>,
@@ -42,20 +46,26 @@ impl Scan {
     /// Begins a scan. Other calls can use the table meanwhile. Expired items are left out.
     ///
     /// # Errors
-    /// [`Error::Closed`].
+    /// [`Error::Closed`]; [`Error::InvalidArgument`] for a peek of too many items.
     pub fn begin(table: &Arc<Table>, options: &ScanOptions) -> Result<Self> {
         let mut scan = Self {
             table: Arc::clone(table),
             num_items: 0,
+            peek: None,
             items: ScanItems::default(),
             next: Vec::new(),
             closed: None,
         };
-        match &options.keys {
-            Some(keys) if keys.len() <= MAX_KEYS_PER_LOOKUP => {
+        match (&options.peek, &options.keys) {
+            (Some(peek_options), keys) => {
+                let (found, items) = peek(table, peek_options, keys.as_deref())?;
+                scan.peek = Some(found);
+                scan.next = items;
+            }
+            (None, Some(keys)) if keys.len() <= MAX_KEYS_PER_LOOKUP => {
                 scan.next = table.items_with_keys(keys, options.order)?;
             }
-            keys => {
+            (None, keys) => {
                 let keys = keys.as_ref().map(|keys| keys.iter().copied().collect());
                 let keys: Option<HashSet<u64>> = keys;
                 table.expire()?;
@@ -77,6 +87,12 @@ impl Scan {
     #[must_use]
     pub fn num_items(&self) -> u64 {
         self.num_items
+    }
+
+    /// What was found, if this is a peek.
+    #[must_use]
+    pub fn peek(&self) -> Option<&Peek> {
+        self.peek.as_ref()
     }
 
     /// Returns the next items that can form a batch, from 1 to `n`; none at the end.

@@ -11,6 +11,7 @@
 mod expiry;
 mod sample;
 mod serve;
+pub(crate) mod survey;
 mod tickets;
 
 use std::collections::BTreeMap;

@@ -5,11 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engram_core::gather::{Columns, gather};
 use engram_core::pool::Pool;
-use engram_core::table::ScanOrder;
+use engram_core::table::{PeekOrder, ScanOrder};
 use engram_core::{Draw, Result, SampledItemInfo};
-use engram_engine::{Scan, ScanOptions, WaitOptions, WaitOutcome, wait};
+use engram_engine::{
+    Peek, PeekOptions, PeekedItem, Scan, ScanOptions, WaitOptions, WaitOutcome, wait,
+};
 use engram_rpc::client::{RemoteScan, ScanRequest};
 use numpy::PyReadonlyArray1;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::batch::{Batch, length_policy};
@@ -20,12 +23,15 @@ use crate::tables::{Tables, wait_for_reply};
 /// A scan of a local or a remote table.
 #[derive(Debug)]
 enum BatchScan {
-    Local(Scan, Arc<Pool>),
+    Local(Box<Scan>, Arc<Pool>),
     Remote(Box<RemoteScan>),
 }
 
 /// The columns of a batch, and the properties of its items.
 type FetchedBatch = (Columns, Vec<SampledItemInfo>);
+
+/// The values of a [`PeekedItem`], in order.
+type PeekedValues = (u64, f64, u32, u64, u64, u64, Option<u64>, bool);
 
 /// What [`PyScan::fetch`] returns.
 enum Fetched {
@@ -50,17 +56,57 @@ pub(crate) fn request(
     } else {
         ScanOrder::OldestFirst
     };
-    // Copied, because other threads can write to the array while the GIL is released.
-    let keys = keys.map(|keys| keys.as_slice().map(<[u64]>::to_vec));
     Ok(ScanRequest {
         table: table.into(),
         options: ScanOptions {
             order,
-            keys: keys.transpose()?,
+            keys: copied(keys)?,
+            peek: None,
         },
         batch_size: u32::try_from(batch_size.unwrap_or(1)).unwrap_or(u32::MAX),
         pad,
     })
+}
+
+/// Returns the request for a peek: a scan of single items.
+///
+/// # Errors
+/// `TypeError` if the keys are not contiguous.
+pub(crate) fn peek_request(
+    table: &str,
+    n: usize,
+    order: &str,
+    keys: Option<PyReadonlyArray1<'_, u64>>,
+    max_bytes: Option<u64>,
+) -> PyResult<ScanRequest> {
+    let order = match order {
+        "oldest" => PeekOrder::Oldest,
+        "newest" => PeekOrder::Newest,
+        "highest_priority" => PeekOrder::HighestPriority,
+        "lowest_priority" => PeekOrder::LowestPriority,
+        "most_sampled" => PeekOrder::MostSampled,
+        _ => return Err(PyValueError::new_err("unknown order")),
+    };
+    Ok(ScanRequest {
+        table: table.into(),
+        options: ScanOptions {
+            order: ScanOrder::OldestFirst,
+            keys: copied(keys)?,
+            peek: Some(PeekOptions {
+                order,
+                n,
+                max_bytes,
+            }),
+        },
+        batch_size: 1,
+        pad: false,
+    })
+}
+
+/// A copy of an array, because other threads can write to it while the GIL is released.
+fn copied(keys: Option<PyReadonlyArray1<'_, u64>>) -> PyResult<Option<Vec<u64>>> {
+    let keys = keys.map(|keys| keys.as_slice().map(<[u64]>::to_vec));
+    Ok(keys.transpose()?)
 }
 
 /// Begins a scan. With `single`, it returns single items.
@@ -71,16 +117,17 @@ pub(crate) fn begin(
     single: bool,
 ) -> PyResult<PyScan> {
     let (batch_size, pad) = (request.batch_size as usize, request.pad);
-    let (scan, num_items) = match tables {
+    let (scan, num_items, peek) = match tables {
         Tables::Local(engine) => detached(py, || {
             let scan = Scan::begin(&engine.table(&request.table)?, &request.options)?;
-            let num_items = scan.num_items();
-            Ok((BatchScan::Local(scan, Arc::clone(engine.pool())), num_items))
+            let (num_items, peek) = (scan.num_items(), scan.peek().cloned());
+            let scan = BatchScan::Local(Box::new(scan), Arc::clone(engine.pool()));
+            Ok((scan, num_items, peek))
         })?,
         Tables::Remote(remote) => {
             let scan = wait_for_reply(py, remote.client.scan(request))?;
-            let num_items = scan.num_items();
-            (BatchScan::Remote(Box::new(scan)), num_items)
+            let (num_items, peek) = (scan.num_items(), scan.peek().cloned());
+            (BatchScan::Remote(Box::new(scan)), num_items, peek)
         }
     };
     let open = OpenScan {
@@ -90,6 +137,7 @@ pub(crate) fn begin(
     Ok(PyScan {
         scan: ForkGuard::new("scan", open),
         num_items,
+        peek,
         batch_size,
         pad,
         single,
@@ -128,6 +176,7 @@ impl OpenScan {
 pub(crate) struct PyScan {
     scan: ForkGuard<OpenScan>,
     num_items: u64,
+    peek: Option<Peek>,
     batch_size: usize,
     pad: bool,
     /// True if batches have one item and no axis for items.
@@ -174,6 +223,36 @@ impl PyScan {
     #[getter]
     fn num_items(&self) -> u64 {
         self.num_items
+    }
+
+    /// For a peek: number of compared items, size of the table, and the items' keys, priorities, numbers of samples,
+    /// ages, bytes, chunks and episodes, and whether their data is read.
+    #[getter]
+    fn peeked(&self) -> Option<(u64, u64, Vec<PeekedValues>)> {
+        let peek = self.peek.as_ref()?;
+        let values = peek.items.iter().map(|item| {
+            let PeekedItem {
+                key,
+                priority,
+                times_sampled,
+                age,
+                bytes,
+                chunk,
+                episode,
+                has_data,
+            } = *item;
+            (
+                key,
+                priority,
+                times_sampled,
+                age,
+                bytes,
+                chunk,
+                episode,
+                has_data,
+            )
+        });
+        Some((peek.num_compared, peek.table_size, values.collect()))
     }
 
     /// Returns the next batch; None at the end, and after `close`.

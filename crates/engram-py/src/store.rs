@@ -14,9 +14,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engram_core::{RateLimits, Result, TableOptions};
-use engram_engine::{BatchStream, Engine, SampleOptions, Stream, StreamOptions, Table};
+use engram_engine::{
+    BatchStream, Engine, Histogram, HistogramOf, SampleOptions, Stream, StreamOptions, Table,
+};
 use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls};
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArrayDyn, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -39,6 +42,9 @@ use crate::tables::{Location, RemoteStore, Tables};
 
 /// Certificate authority, the client's certificate and key, and the server's name.
 type ClientTlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
+
+/// Counts and edges of a histogram, numbers of items below and above all edges, and size of the table.
+type HistogramValues = (Vec<u64>, Vec<f64>, u64, u64, u64);
 
 /// Named tables, in this process or on a server.
 #[pyclass(frozen, module = "engram._engram")]
@@ -372,6 +378,51 @@ impl Store {
     ) -> PyResult<PyScan> {
         let request = scan::request(table, newest_first, keys, batch_size, pad)?;
         scan::begin(py, &self.tables(py)?, request, batch_size.is_none())
+    }
+
+    /// Begins a peek, a scan of the first `n` items in an order. Python has checked the arguments.
+    #[pyo3(signature = (table, n, order, keys, max_bytes))]
+    fn peek(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        n: usize,
+        order: &str,
+        keys: Option<PyReadonlyArray1<'_, u64>>,
+        max_bytes: Option<u64>,
+    ) -> PyResult<PyScan> {
+        let request = scan::peek_request(table, n, order, keys, max_bytes)?;
+        scan::begin(py, &self.tables(py)?, request, true)
+    }
+
+    /// Returns the counts and edges of a histogram, how many items are below and above all edges, and the table's size.
+    /// Python has checked the arguments.
+    fn histogram(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        of: &str,
+        bins: u32,
+    ) -> PyResult<HistogramValues> {
+        let of = match of {
+            "priority" => HistogramOf::Priority,
+            "age" => HistogramOf::Age,
+            "times_sampled" => HistogramOf::TimesSampled,
+            _ => return Err(PyValueError::new_err("unknown values")),
+        };
+        let histogram = self.tables(py)?.call(
+            py,
+            |engine| Histogram::of_table(&engine.table(table)?, of, bins),
+            |client| client.histogram(table, of, bins),
+        )?;
+        let Histogram {
+            counts,
+            edges,
+            below,
+            above,
+            table_size,
+        } = histogram;
+        Ok((counts, edges, below, above, table_size))
     }
 
     fn update_priorities(

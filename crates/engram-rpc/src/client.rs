@@ -4,6 +4,7 @@ mod changes;
 mod confirmation;
 mod connect;
 mod connect_errors;
+mod observe;
 mod outbox;
 mod pending_inserts;
 mod pending_response;

@@ -11,6 +11,7 @@ mod insert_requests;
 mod numbers;
 mod options;
 mod outgoing_batch;
+mod peeks;
 mod received_dictionary;
 
 pub use batch_assembler::{BatchAssembler, ReceivedBatch};
@@ -24,6 +25,10 @@ pub use options::{
     encode_cell_spec, encode_error, encode_info, encode_layout, encode_limits, encode_options,
 };
 pub use outgoing_batch::{BatchMessage, HEADER_BYTES_PER_ITEM, OutgoingBatch};
+pub use peeks::{
+    decode_histogram, decode_histogram_of, decode_peek_options, decode_peeked, encode_histogram,
+    encode_histogram_query, encode_peek, encode_peek_options,
+};
 pub use received_dictionary::{InsertStreamError, ReceivedDictionary};
 
 pub(crate) use options::check_signature_size;

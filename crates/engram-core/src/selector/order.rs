@@ -114,6 +114,35 @@ impl InsertionOrder {
         })
     }
 
+    /// The `n` oldest or newest slots, in order.
+    pub(crate) fn ends(&self, n: usize, newest_first: bool) -> Vec<Slot> {
+        let mut ends = Vec::with_capacity(n.min(self.len));
+        let mut linked = if newest_first {
+            self.newest
+        } else {
+            self.oldest
+        };
+        while linked != NONE && ends.len() < n {
+            let Link { older, newer, seq } = self.links[linked as usize];
+            ends.push((seq, linked));
+            linked = if newest_first { older } else { newer };
+        }
+        if !self.reinserted.is_empty() {
+            let reinserted = self.reinserted.iter().map(|(seq, slot)| (*seq, *slot));
+            if newest_first {
+                ends.extend(reinserted.rev().take(n));
+            } else {
+                ends.extend(reinserted.take(n));
+            }
+            ends.sort_unstable();
+            if newest_first {
+                ends.reverse();
+            }
+            ends.truncate(n);
+        }
+        ends.into_iter().map(|(_, slot)| slot).collect()
+    }
+
     /// The slot that is chosen next. There must be one.
     pub(crate) fn first(&self) -> Slot {
         let (linked, reinserted) = if self.newest_first {
@@ -166,6 +195,14 @@ mod tests {
             order.push_newest(4, 14);
             for slot in [3, 0, 2] {
                 order.reinsert(slot, 10 + u64::from(slot));
+            }
+            let mut oldest_first = expected;
+            oldest_first.sort_unstable();
+            for n in 0..=6 {
+                let len = n.min(5);
+                assert_eq!(order.ends(n, false), oldest_first[..len]);
+                let newest: Vec<Slot> = oldest_first.into_iter().rev().take(n).collect();
+                assert_eq!(order.ends(n, true), newest);
             }
             assert_eq!(drain(&mut order), expected);
         }

@@ -70,7 +70,8 @@ impl Draw {
     }
 
     /// Insertion number of the item.
-    pub(super) fn seq(&self) -> u64 {
+    #[must_use]
+    pub fn seq(&self) -> u64 {
         self.handle.seq
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use engram_core::pool::Pool;
 use engram_core::table::ScanOrder;
 use engram_core::{Error, Result};
-use engram_engine::ScanOptions;
+use engram_engine::{Peek, ScanOptions};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -22,7 +22,9 @@ use super::reconnecting_stream::closed_error;
 use crate::pb;
 use crate::pb::scan_request::Request;
 use crate::pb::scan_response::Outcome;
-use crate::wire::{BatchAssembler, ReceivedBatch, decode_error, encode_numbers};
+use crate::wire::{
+    BatchAssembler, ReceivedBatch, decode_error, decode_peeked, encode_numbers, encode_peek_options,
+};
 
 /// Number of batches that are requested ahead.
 const PREFETCHED_BATCHES: u32 = 2;
@@ -50,6 +52,7 @@ pub struct ScanRequest {
 #[derive(Debug)]
 pub struct RemoteScan {
     num_items: u64,
+    peek: Option<Peek>,
     requests: UnboundedSender<pb::ScanRequest>,
     /// `Ok(None)` at the end.
     batches: UnboundedReceiver<Result<Option<ReceivedBatch>>>,
@@ -62,6 +65,12 @@ impl RemoteScan {
     #[must_use]
     pub fn num_items(&self) -> u64 {
         self.num_items
+    }
+
+    /// What was found, if this is a peek.
+    #[must_use]
+    pub fn peek(&self) -> Option<&Peek> {
+        self.peek.as_ref()
     }
 
     /// Returns a future of the next batch; `None` at the end.
@@ -115,8 +124,8 @@ pub(super) async fn begin(
     let started = Instant::now();
     loop {
         let connection = connector.connect(started).await?;
-        let status = match open(connection.client, &request).await {
-            Ok((requests, responses, num_items)) => {
+        let status = match open(connection.client, &request, connector.address()).await {
+            Ok((requests, responses, num_items, peek)) => {
                 let (sender, batches) = mpsc::unbounded_channel();
                 let table = request.table;
                 tokio::spawn(async move {
@@ -132,6 +141,7 @@ pub(super) async fn begin(
                 });
                 return Ok(RemoteScan {
                     num_items,
+                    peek,
                     requests,
                     batches,
                     outcome: Err(closed_error()),
@@ -141,11 +151,7 @@ pub(super) async fn begin(
             Err(BeginError::Status(status)) => status,
         };
         if status.code() == Code::Unimplemented {
-            return Err(Error::Handshake(format!(
-                "the server at {} does not support scans: its version of Engram is older; install the same version of \
-                 Engram on both",
-                connector.address()
-            )));
+            return Err(unsupported("scans", connector.address()));
         }
         if let Some(error) = connector.permanent_error(&status) {
             return Err(error);
@@ -161,10 +167,15 @@ type OpenStream = (
     UnboundedSender<pb::ScanRequest>,
     Streaming<pb::ScanResponse>,
     u64,
+    Option<Peek>,
 );
 
 /// Opens the stream and waits until the scan has begun.
-async fn open(mut client: GrpcClient, request: &ScanRequest) -> Result<OpenStream, BeginError> {
+async fn open(
+    mut client: GrpcClient,
+    request: &ScanRequest,
+    address: &str,
+) -> Result<OpenStream, BeginError> {
     let (sender, receiver) = mpsc::unbounded_channel::<pb::ScanRequest>();
     let send = |request: Request| {
         // Cannot fail: the receiver exists.
@@ -188,13 +199,20 @@ async fn open(mut client: GrpcClient, request: &ScanRequest) -> Result<OpenStrea
         only_keys: request.options.keys.is_some(),
         batch_size: request.batch_size,
         pad: request.pad,
+        peek: request.options.peek.as_ref().map(encode_peek_options),
     }));
     send(Request::Batches(PREFETCHED_BATCHES));
     let responses = client.scan(UnboundedReceiverStream::new(receiver)).await;
     let mut responses = responses.map_err(BeginError::Status)?.into_inner();
     let first = responses.message().await.map_err(BeginError::Status)?;
     match first.and_then(|message| message.outcome) {
-        Some(Outcome::Begun(begun)) => Ok((sender, responses, begun.num_items)),
+        Some(Outcome::Begun(begun)) => {
+            if request.options.peek.is_some() != begun.peeked.is_some() {
+                return Err(BeginError::Final(unsupported("peeks", address)));
+            }
+            let peek = begun.peeked.map(decode_peeked);
+            Ok((sender, responses, begun.num_items, peek))
+        }
         Some(Outcome::Error(error)) => Err(BeginError::Final(decode_error(error))),
         _ => Err(BeginError::Final(invalid("the scan did not begin"))),
     }
@@ -256,6 +274,13 @@ async fn receive(
     Err(ReceiveError::Status(Status::unavailable(
         "the server has ended the scan",
     )))
+}
+
+fn unsupported(what: &str, address: &str) -> Error {
+    Error::Handshake(format!(
+        "the server at {address} does not support {what}: its version of Engram is older; install the same version of \
+         Engram on both"
+    ))
 }
 
 fn invalid(what: &str) -> Error {

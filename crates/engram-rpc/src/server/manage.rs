@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use engram_codec::run_blocking;
 use engram_core::{Error, Result, TableOptions};
+use engram_engine::Histogram;
 
 use super::service_state::ServiceState;
 use super::{table_names, table_pages};
@@ -11,7 +12,8 @@ use crate::pb;
 use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
 use crate::wire::{
-    check_signature_size, decode_limits, decode_options, encode_error, encode_options,
+    check_signature_size, decode_histogram_of, decode_limits, decode_options, encode_error,
+    encode_histogram, encode_options,
 };
 
 /// Handles one request. The response to a failed call contains the error.
@@ -76,6 +78,12 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
         }
         Call::CanInsert(pb::LimiterQuery { table, n }) => {
             Outcome::CanProceed(table_names::find_table(engine, &table)?.can_insert(n))
+        }
+        Call::Histogram(query) => {
+            let (of, bins) = (decode_histogram_of(query.of()), query.bins);
+            let table = table_names::find_table(engine, &query.table)?;
+            let read = move || Histogram::of_table(&table, of, bins);
+            Outcome::Histogram(encode_histogram(run_blocking(read, Error::Closed).await?))
         }
         Call::Checkpoint(pb::Empty {}) => {
             let engine = Arc::clone(engine);

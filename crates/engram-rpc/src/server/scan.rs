@@ -25,7 +25,10 @@ use super::service_state::ServiceState;
 use super::table_names::find_table;
 use crate::pb::scan_request::Request;
 use crate::pb::scan_response::Outcome;
-use crate::wire::{HEADER_BYTES_PER_ITEM, OutgoingBatch, decode_u64s, encode_error};
+use crate::wire::{
+    HEADER_BYTES_PER_ITEM, OutgoingBatch, decode_peek_options, decode_u64s, encode_error,
+    encode_peek,
+};
 use crate::{MAX_ITEMS_PER_BATCH, MAX_KEYS_PER_SCAN, pb};
 
 /// Maximum number of batches that one message may request.
@@ -145,7 +148,8 @@ impl ScanStream {
             return Ok(());
         };
         let num_items = open.scan.num_items();
-        let first = Outcome::Begun(pb::ScanBegun { num_items });
+        let peeked = open.scan.peek().map(encode_peek);
+        let first = Outcome::Begun(pb::ScanBegun { num_items, peeked });
         let mut is_open = self.send(first).await?;
         while is_open && self.receive_requests().await? {
             self.requested -= 1;
@@ -239,6 +243,7 @@ impl ScanStream {
         let options = ScanOptions {
             order,
             keys: begin.only_keys.then_some(keys),
+            peek: begin.peek.as_ref().map(decode_peek_options),
         };
         // Takes a snapshot, which may wait for another one.
         let mut scan = pin!(run_blocking(

@@ -123,7 +123,7 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
     corpus
 }
 
-fn scan_requests() -> [scan_request::Request; 3] {
+fn scan_requests() -> [scan_request::Request; 4] {
     [
         scan_request::Request::KeysLe(encode_numbers([1_u64, 2, 3].into_iter())),
         scan_request::Request::Begin(pb::BeginScan {
@@ -132,6 +132,17 @@ fn scan_requests() -> [scan_request::Request; 3] {
             only_keys: true,
             batch_size: 8,
             pad: true,
+            peek: None,
+        }),
+        scan_request::Request::Begin(pb::BeginScan {
+            table: "table".into(),
+            batch_size: 1,
+            peek: Some(pb::Peek {
+                order: 3,
+                n: 10,
+                max_bytes: Some(1 << 20),
+            }),
+            ..pb::BeginScan::default()
         }),
         scan_request::Request::Batches(2),
     ]
@@ -194,6 +205,11 @@ fn manage_calls() -> Vec<Call> {
         Call::Info(pb::ListTables::default()),
         Call::CanSample(query.clone()),
         Call::CanInsert(query),
+        Call::Histogram(pb::HistogramQuery {
+            table: "table".into(),
+            of: 1,
+            bins: 32,
+        }),
     ]
 }
 
@@ -214,6 +230,13 @@ fn manage_outcomes() -> Vec<ManageOutcome> {
             more: false,
         }),
         ManageOutcome::CanProceed(true),
+        ManageOutcome::Histogram(pb::Histogram {
+            counts: vec![3, 4],
+            edges: vec![0.0, 1.0, 2.0],
+            below: 1,
+            above: 2,
+            table_size: 10,
+        }),
     ]
 }
 

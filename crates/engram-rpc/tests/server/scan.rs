@@ -37,6 +37,18 @@ pub(crate) fn message(request: Request) -> pb::ScanRequest {
     }
 }
 
+fn peek(table: &str, n: u32) -> Request {
+    Request::Begin(pb::BeginScan {
+        table: table.into(),
+        batch_size: 1,
+        peek: Some(pb::Peek {
+            n,
+            ..pb::Peek::default()
+        }),
+        ..pb::BeginScan::default()
+    })
+}
+
 pub(crate) fn begin(table: &str, batch_size: u32) -> Request {
     Request::Begin(pb::BeginScan {
         table: table.into(),
@@ -55,7 +67,10 @@ async fn batches_are_sent_when_they_are_requested() {
     let server = start(&engine);
     fill(&engine.table("t").unwrap(), 0, 5, 1);
     let mut stream = open(&mut connect(&server).await, [begin("t", 2)]).await;
-    let begun = Outcome::Begun(pb::ScanBegun { num_items: 5 });
+    let begun = Outcome::Begun(pb::ScanBegun {
+        num_items: 5,
+        peeked: None,
+    });
     assert_eq!(outcome(&mut stream).await, begun);
     for (requested, sizes) in [(1, &[2][..]), (3, &[2, 1, 0])] {
         let nothing = tokio::time::timeout(Duration::from_millis(100), stream.responses.message());
@@ -129,6 +144,10 @@ async fn a_scan_that_cannot_begin_ends_with_an_error() {
     for (request, text) in [
         (begin("u", 1), "no table `u`; known tables: `t`"),
         (begin("t", 0), "`batch_size` must be from 1 to 65536; got 0"),
+        (
+            peek("t", 1025),
+            "`n`: a peek returns at most 1024 items; got 1025; use `scan` to read more",
+        ),
         (
             begin("t", 65_537),
             "`batch_size` must be from 1 to 65536; got 65537",
