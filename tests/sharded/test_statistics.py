@@ -104,7 +104,8 @@ def test_a_shard_that_is_emptied_gets_no_more_draws(connect):
     assert client.sample("t", 4).info.table_size.tolist() == [1] * 4
 
 
-def test_a_sample_waits_until_any_shard_has_an_item(connect, other_thread):
+@pytest.mark.usefixtures("other_thread")
+def test_a_sample_waits_until_any_shard_has_an_item(connect):
     client, shards = connect([Table("t")])
     with pytest.raises(engram.errors.DeadlineExceededError, match="table `t`"):
         client.sample("t", 3, timeout=0.1)

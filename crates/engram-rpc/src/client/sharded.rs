@@ -166,17 +166,15 @@ impl ShardedTables {
         if (0..self.clients.len()).any(|shard| self.is_reachable(shard)) {
             return Ok(());
         }
-        Err(last_error.unwrap_or_else(|| {
-            let addresses = self
-                .clients
-                .iter()
-                .map(|client| format!("`{}`", client.address()));
-            let addresses: Vec<_> = addresses.collect();
-            Error::Unavailable(format!(
-                "no shard can be reached: {} do not respond; each is tried again every 0.5 s",
-                addresses.join(", ")
-            ))
-        }))
+        let addresses = self.clients.iter().map(|client| client.address());
+        let addresses = addresses.collect::<Vec<_>>().join(", ");
+        let reason = last_error.map_or_else(
+            || "each is tried again every 0.5 s".into(),
+            |error| error.to_string(),
+        );
+        Err(Error::Unavailable(format!(
+            "no shard can be reached: {addresses}; {reason}"
+        )))
     }
 
     /// Keeps trying to reach a shard that did not respond for `reconnect_timeout`.

@@ -7,7 +7,7 @@ use super::totals::TableTotals;
 const ITEMS_PER_SHARD: usize = 64;
 
 /// Minimum number of shards that a call draws: all, if there are not more.
-const MIN_SHARDS: usize = 4;
+const MIN_SHARDS: usize = 3;
 
 /// The items to draw from one shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,11 +86,7 @@ fn draw_by_weight(
         .rposition(|weight| *weight > 0.0)
         .unwrap_or(0);
     let most = MIN_SHARDS.max(n / ITEMS_PER_SHARD);
-    let picks = if weights.len() > most {
-        n.min(most)
-    } else {
-        n
-    };
+    let picks = if weights.len() > most { n.min(most) } else { n };
     for pick in 0..picks {
         let mass = unit(random()) * ends[last];
         let shard = ends.partition_point(|end| *end <= mass).min(last);
