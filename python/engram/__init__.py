@@ -16,6 +16,7 @@ from engram.patterns import Pattern
 from engram.peek import Histogram, Peek, PeekedItem
 from engram.scan import Scan
 from engram.server import Server
+from engram.sharded import ShardedClient
 from engram.specs import ArraySpec
 from engram.store import Store
 from engram.table import Table
@@ -40,6 +41,7 @@ __all__ = [
     "Sample",
     "Scan",
     "Server",
+    "ShardedClient",
     "Store",
     "Table",
     "TableInfo",

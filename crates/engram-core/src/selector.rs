@@ -271,7 +271,8 @@ impl Selector {
         match self {
             Self::Prioritized(prioritized) => prioritized.distribution(),
             Self::Uniform(slots) => DrawDistribution::uniform(slots.len()),
-            Self::Order(_) | Self::Heap(_) => DrawDistribution::uniform(1),
+            Self::Order(order) => DrawDistribution::first_of(order.len()),
+            Self::Heap(heap) => DrawDistribution::first_of(heap.len()),
         }
     }
 
