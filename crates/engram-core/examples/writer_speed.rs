@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engram_core::writer::{
-    BatchColumn, BatchedRecorder, CellPositions, ColumnSelection, Pattern, PatternColumn,
-    PatternSet, Recorder, Selection, WriterOptions,
+    BatchColumn, BatchedRecorder, CellPositions, ColumnSelection, ItemRecorder, Pattern,
+    PatternColumn, PatternSet, Recorder, Selection, WriterOptions,
 };
 use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, Shape};
 

@@ -10,6 +10,7 @@ mod column_text;
 mod condition;
 mod history;
 mod item_columns;
+mod item_recorder;
 mod key_source;
 mod open_batch;
 mod open_chunk;
@@ -33,6 +34,7 @@ pub use batched::vector::{
 pub use batched::{AppendedSteps, BatchedRecorder};
 pub use condition::{Comparison, Condition, ConditionInput};
 pub use item_columns::ItemColumns;
+pub use item_recorder::ItemRecorder;
 pub use key_source::{KeySource, MAX_SHARD_ID, ShardId};
 pub use options::WriterOptions;
 pub use pattern::{Pattern, PatternColumn};

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use engram_core::writer::{
-    AtEnd, AutoresetMode, BatchColumn, ItemColumn, ItemKind, ItemRule, ItemSource, Part,
-    VectorRecorder, VectorStep, WriterOptions,
+    AtEnd, AutoresetMode, BatchColumn, ItemColumn, ItemKind, ItemRecorder, ItemRule, ItemSource,
+    Part, VectorRecorder, VectorStep, WriterOptions,
 };
 use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, SharedBytes, Trajectory};
 

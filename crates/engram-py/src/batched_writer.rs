@@ -5,7 +5,7 @@ mod append_steps;
 use std::sync::Arc;
 
 use engram_core::text::count;
-use engram_core::writer::{BatchColumn, BatchedRecorder, Pattern};
+use engram_core::writer::{BatchColumn, BatchedRecorder, ItemRecorder, Pattern};
 use engram_core::{CellSpec, Schema, Shape, TableOptions};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyUserWarning;
@@ -13,7 +13,6 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::exclusive;
-use crate::item_recorder::ItemRecorder;
 use crate::leaf::{Leaf, bytes_of, describe_column, prevent_resize};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;

@@ -26,7 +26,6 @@ mod insert;
 mod insert_batch;
 mod insert_item;
 mod inspection;
-mod item_recorder;
 mod leaf;
 mod long_wait;
 mod memory;

@@ -5,11 +5,10 @@ mod append_steps;
 use std::sync::Arc;
 
 use engram_core::Schema;
-use engram_core::writer::{PatternSet, Recorder, WriterOptions};
+use engram_core::writer::{ItemRecorder, PatternSet, Recorder, WriterOptions};
 use pyo3::prelude::*;
 
 use crate::gil::{Timeout, exclusive, shared};
-use crate::item_recorder::ItemRecorder;
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
 use crate::step_flattener::{StepEffects, StepFlattener};

@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 
 use engram_core::pool::Pool;
 use engram_core::text::count;
-use engram_core::writer::ShardId;
+use engram_core::writer::{ItemRecorder, ShardId};
 use engram_core::{Error, NewItem, TableOptions};
 use engram_engine::Until;
 use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{Timeout, wait_for};
-use crate::item_recorder::ItemRecorder;
 use crate::outbox::{AnyOutbox, WaitEnd};
 use crate::tables::Tables;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_core::writer::{AutoresetMode, BatchColumn, VectorRecorder, VectorStep};
+use engram_core::writer::{AutoresetMode, BatchColumn, ItemRecorder, VectorRecorder, VectorStep};
 use engram_core::{Layout, Schema, SharedBytes};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
@@ -10,7 +10,6 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::errors;
 use crate::gil::exclusive;
-use crate::item_recorder::ItemRecorder;
 use crate::leaf::{MIN_DETACHED_BYTES, bytes_of, prevent_resize};
 use crate::sender::Sender;
 use crate::store::Store;

@@ -4,12 +4,11 @@ use std::any::Any;
 use std::fmt::Debug;
 
 use engram_core::Compression;
-use engram_core::writer::WriterOptions;
+use engram_core::writer::{ItemRecorder, WriterOptions};
 use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
-use crate::item_recorder::ItemRecorder;
 use crate::sender::Sender;
 use crate::store::Store;
 

@@ -9,9 +9,11 @@ pub(super) mod vector;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::vec::Drain;
 
 use super::StepPosition;
 use super::column_text::column_of;
+use super::item_recorder::ItemRecorder;
 use super::key_source::KeySource;
 use super::open_batch::{Grouping, OpenBatch};
 use super::options::WriterOptions;
@@ -151,12 +153,6 @@ impl BatchedRecorder {
         self.complete_steps
     }
 
-    /// Number of items created and not yet removed by [`take_ready`](Self::take_ready).
-    #[must_use]
-    pub fn pending_items(&self) -> usize {
-        self.pending.len()
-    }
-
     /// Returns the name of a bool column that was true at the last step of an episode, where no item has it: all
     /// patterns use it only at steps before the newest. Returns each such column once.
     pub fn take_lost_flag(&mut self) -> Option<&str> {
@@ -197,29 +193,6 @@ impl BatchedRecorder {
         let layout = Arc::clone(&self.schema.layout);
         self.schema = Arc::new(Schema { layout, cells });
         Ok(())
-    }
-
-    /// Seals the open chunks if items wait for them. Afterwards all items are ready.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if a chunk is too large, [`Error::OutOfMemory`].
-    pub fn flush(&mut self) -> Result<()> {
-        if self.pending.needs_open_chunk() {
-            self.seal_open_chunks()?;
-        }
-        Ok(())
-    }
-
-    /// Number of items that [`take_ready`](Self::take_ready) would return now.
-    #[must_use]
-    pub fn ready_items(&self) -> usize {
-        self.pending.ready_len()
-    }
-
-    /// Removes and returns the ready items in creation order, each with the caller's number of its table. An item is
-    /// ready if its chunks, and those of all items created before it, are sealed.
-    pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
-        self.pending.take_ready()
     }
 
     /// Seals the open chunks, if there are any, and opens new ones, which begin with copies of the last steps if that
@@ -308,6 +281,27 @@ impl BatchedRecorder {
             self.history.pop_front();
         }
         Ok(())
+    }
+}
+
+impl ItemRecorder for BatchedRecorder {
+    fn flush(&mut self) -> Result<()> {
+        if self.pending.needs_open_chunk() {
+            self.seal_open_chunks()?;
+        }
+        Ok(())
+    }
+
+    fn take_ready(&mut self) -> Drain<'_, (u32, NewItem)> {
+        self.pending.take_ready()
+    }
+
+    fn ready_items(&self) -> usize {
+        self.pending.ready_len()
+    }
+
+    fn pending_items(&self) -> usize {
+        self.pending.len()
     }
 }
 

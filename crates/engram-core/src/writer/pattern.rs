@@ -289,7 +289,7 @@ fn build_shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::writer::{Comparison, PatternSet, Recorder, WriterOptions};
+    use crate::writer::{Comparison, ItemRecorder, PatternSet, Recorder, WriterOptions};
     use crate::{CellSpec, Compression, DType, Trajectory};
     use smallvec::smallvec;
 

@@ -31,11 +31,13 @@ mod seal;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::vec::Drain;
 
 use super::StepPosition;
 use super::column_text::column_or_data;
 use super::history::History;
 use super::item_columns::{ItemCells, ItemColumns};
+use super::item_recorder::ItemRecorder;
 use super::key_source::KeySource;
 use super::open_chunk::OpenChunk;
 use super::options::WriterOptions;
@@ -159,12 +161,6 @@ impl Recorder {
     #[must_use]
     pub fn step_is_open(&self) -> bool {
         self.step_open
-    }
-
-    /// Number of items created and not yet removed by [`take_ready`](Self::take_ready).
-    #[must_use]
-    pub fn pending_items(&self) -> usize {
-        self.pending.len()
     }
 
     /// Returns a new key for an item.
@@ -331,17 +327,6 @@ impl Recorder {
         )
     }
 
-    /// Seals the open chunk if items wait for it. Afterwards all items are ready.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] if the chunk is too large, [`Error::OutOfMemory`].
-    pub fn flush(&mut self) -> Result<()> {
-        if self.pending.needs_open_chunk() {
-            self.seal_open_chunk(Arc::clone(&self.schema), 0, |old| old)?;
-        }
-        Ok(())
-    }
-
     /// Ends the episode: discards the cells written since the last `finish_step`, completes the
     /// open step, and makes all items ready. With `clear`, later items cannot refer to the steps so
     /// far.
@@ -371,17 +356,26 @@ impl Recorder {
     pub fn has_full_unsent_chunk(&self) -> bool {
         self.pending.needs_open_chunk() && self.open.as_ref().is_some_and(OpenChunk::is_full)
     }
+}
 
-    /// Number of items that [`take_ready`](Self::take_ready) would return now.
-    #[must_use]
-    pub fn ready_items(&self) -> usize {
+impl ItemRecorder for Recorder {
+    fn flush(&mut self) -> Result<()> {
+        if self.pending.needs_open_chunk() {
+            self.seal_open_chunk(Arc::clone(&self.schema), 0, |old| old)?;
+        }
+        Ok(())
+    }
+
+    fn take_ready(&mut self) -> Drain<'_, (u32, NewItem)> {
+        self.pending.take_ready()
+    }
+
+    fn ready_items(&self) -> usize {
         self.pending.ready_len()
     }
 
-    /// Removes and returns the ready items in creation order, each with the caller's number of its table. An item is
-    /// ready if its chunks, and those of all items created before it, are sealed.
-    pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
-        self.pending.take_ready()
+    fn pending_items(&self) -> usize {
+        self.pending.len()
     }
 }
 

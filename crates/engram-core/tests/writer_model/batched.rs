@@ -6,7 +6,7 @@ use crate::common::{Cell, cell_value, options, read, spec};
 use crate::model::{
     CreatedItem, PatternModel, PatternSpec, check_outcome, check_priority, pattern_specs,
 };
-use engram_core::writer::{BatchColumn, BatchedRecorder, Pattern};
+use engram_core::writer::{BatchColumn, BatchedRecorder, ItemRecorder, Pattern};
 use engram_core::{CellSpec, DType, Shape};
 use proptest::prelude::*;
 

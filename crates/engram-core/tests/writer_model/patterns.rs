@@ -4,7 +4,7 @@ use crate::common::{cell_value, layout, options, read, spec};
 use crate::model::{
     CreatedItem, PatternModel, PatternSpec, Step, check_outcome, check_priority, pattern_specs,
 };
-use engram_core::writer::{Pattern, PatternSet, Recorder};
+use engram_core::writer::{ItemRecorder, Pattern, PatternSet, Recorder};
 use engram_core::{CellSpec, DType, Shape};
 use proptest::prelude::*;
 

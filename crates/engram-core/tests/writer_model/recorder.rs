@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::common::{Cell, Item, cell_value, layout, options, read, spec};
-use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection, StepPosition};
+use engram_core::writer::{
+    CellPositions, ColumnSelection, ItemRecorder, Recorder, Selection, StepPosition,
+};
 use engram_core::{CellSpec, DType, Error, Shape};
 use proptest::prelude::*;
 

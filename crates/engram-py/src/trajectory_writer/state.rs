@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use engram_core::Layout;
 use engram_core::pool::Pool;
-use engram_core::writer::Recorder;
+use engram_core::writer::{ItemRecorder, Recorder};
 
-use crate::item_recorder::ItemRecorder;
 use crate::sender::Sender;
 use crate::step_flattener::StepFlattener;
 use crate::structure::Structure;

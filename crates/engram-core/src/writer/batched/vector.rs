@@ -25,8 +25,10 @@ mod row_columns;
 mod rule;
 
 use std::sync::Arc;
+use std::vec::Drain;
 
 use super::super::batch_column::BatchColumn;
+use super::super::item_recorder::ItemRecorder;
 use super::super::options::WriterOptions;
 use super::super::side_cells::zero_chunk;
 use super::BatchedRecorder;
@@ -192,31 +194,6 @@ impl VectorRecorder {
         items
             .filter(|(rule, cut): &(&BoundRule, bool)| !cut || rule.at_end == Some(AtEnd::Cut))
             .map(|(rule, cut)| (rule.table(), rule.item_columns(&self.rows.schema, cut)))
-    }
-
-    /// Number of items created and not yet removed by [`take_ready`](Self::take_ready).
-    #[must_use]
-    pub fn pending_items(&self) -> usize {
-        self.rows.pending_items()
-    }
-
-    /// Number of items that [`take_ready`](Self::take_ready) would return now.
-    #[must_use]
-    pub fn ready_items(&self) -> usize {
-        self.rows.ready_items()
-    }
-
-    /// Removes and returns the ready items, as [`BatchedRecorder::take_ready`] does.
-    pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
-        self.rows.take_ready()
-    }
-
-    /// Makes all items ready, as [`BatchedRecorder::flush`] does.
-    ///
-    /// # Errors
-    /// Those of [`BatchedRecorder::flush`].
-    pub fn flush(&mut self) -> Result<()> {
-        self.rows.flush()
     }
 
     /// Begins a new episode in each environment for which `started` is true. If its current episode has not ended, it
@@ -439,5 +416,23 @@ impl Episodes {
         self.running[env] = true;
         self.transitions[env] = 0;
         self.first_observation[env] = first_observation;
+    }
+}
+
+impl ItemRecorder for VectorRecorder {
+    fn flush(&mut self) -> Result<()> {
+        self.rows.flush()
+    }
+
+    fn take_ready(&mut self) -> Drain<'_, (u32, NewItem)> {
+        self.rows.take_ready()
+    }
+
+    fn ready_items(&self) -> usize {
+        self.rows.ready_items()
+    }
+
+    fn pending_items(&self) -> usize {
+        self.rows.pending_items()
     }
 }

@@ -206,6 +206,7 @@ mod tests {
     use crate::error::Error;
     use crate::schema::{ColumnSpec, Layout, Shape, Signature};
     use crate::trajectory::Trajectory;
+    use crate::writer::ItemRecorder;
     use crate::{DType, NewItem};
     use smallvec::smallvec;
     use std::sync::Arc;

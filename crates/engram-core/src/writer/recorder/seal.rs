@@ -111,7 +111,7 @@ impl Recorder {
 mod tests {
     use super::super::tests::{append, recorder};
     use crate::aligned::failing;
-    use crate::writer::Selection;
+    use crate::writer::{ItemRecorder, Selection};
 
     #[test]
     fn a_full_chunk_is_sealed_by_the_next_step_and_an_open_one_at_the_end_of_the_episode() {
