@@ -152,7 +152,7 @@ class FTWWithoutActor:
                 are not `num_environment_events` numbers; `embed` is an `OAREmbedding`, of which the
                 agent makes its own; the batch is larger than the queue; or both spellings contradict each other.
         """
-        given = locals()
+        given = dict(locals())
         pixel_control = one_spelling(use_pixel_cotrol=use_pixel_cotrol, use_pixel_control=use_pixel_control)
         given["use_pixel_control"] = pixel_control
         given["max_pixel_control_buffer_size"] = max(100, batch_size)

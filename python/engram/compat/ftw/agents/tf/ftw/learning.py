@@ -119,7 +119,7 @@ class FtwLearner:
                 one of both datasets of reward prediction is given, period or internal rewards are not those of the
                 policy network, or a number is invalid.
         """
-        given = locals()
+        given = dict(locals())
         _check_networks(policy_network, pixel_control_network, reward_prediction_network)
         if (nonzero_reward_prediction_dataset is None) != (zero_reward_prediction_dataset is None):
             raise InvalidArgumentError(

@@ -134,8 +134,9 @@ def create_datasets(  # noqa: PLR0917, FTW's signature
         TypeError: `learner_client` has the wrong type.
         ValueError: The specs are incomplete, or a size is not an integer of at least 1.
     """
-    sizes = ("max_queue_size", "max_pixel_control_buffer_size", "max_reward_prediction_buffer_size")
-    config = ReplayConfig(**arguments_of(ReplayConfig, locals()), **dict.fromkeys(sizes, batch_size))
+    tables = ("max_queue_size", "max_pixel_control_buffer_size", "max_reward_prediction_buffer_size")
+    given: dict[str, Any] = {**locals(), **dict.fromkeys(tables, batch_size)}
+    config = ReplayConfig(**arguments_of(ReplayConfig, given))
     store = store_of(learner_client)
     item, window = item_specs(
         environment_spec, sequence_length, extra_spec, reward_prediction_sequence_length, overlap=overlap
