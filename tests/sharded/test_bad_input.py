@@ -134,7 +134,7 @@ def test_a_table_that_one_shard_lost(start_servers):
 
 def test_keys_and_priorities_of_different_lengths(start_servers):
     client = client_of(*start_servers([Table("t")]))
-    with pytest.raises(InvalidArgumentError, match="length|priorities"):
+    with pytest.raises(InvalidArgumentError, match=r"keys|priorities"):
         client.update_priorities("t", [1, 2], [1.0])
 
 

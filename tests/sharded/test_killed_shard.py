@@ -115,7 +115,7 @@ def test_the_keys_of_moved_items_are_those_that_insert_batch_returns(shards):
     client.close()
 
 
-def test_samples_go_on_with_the_other_shards_and_the_log_says_so(shards, caplog):
+def test_samples_go_on_with_the_other_shards_and_are_logged(shards, caplog):
     client = connect(shards)
     for number, server in enumerate(shards):
         with engram.Client(server.address) as one:

@@ -76,8 +76,8 @@ class ShardedClient(TableStore):
             first = checked.index(address)
             if first != shard:
                 raise InvalidArgumentError(
-                    f"`addresses` must differ; shards {first} and {shard} are both {_checks.short_repr(address)}: remove "
-                    "one of them"
+                    f"`addresses` must differ; shards {first} and {shard} are both {_checks.short_repr(address)}: "
+                    "remove one of them"
                 )
         self._seed = None if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
         self._clients = [

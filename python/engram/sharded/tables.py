@@ -38,6 +38,7 @@ class ShardedNative:
         self._ids: dict[int, int] = {}
         self._writers = [0] * len(stores)
         self._insert_shard: int | None = None
+        self._random = random.Random(seed)  # noqa: S311, no secret
         self._logged = [True] * len(stores)
 
     # ---- Shards
@@ -70,8 +71,8 @@ class ShardedNative:
         number = self._tables.shard_ids()[shard]
         if number and self._ids.get(number, shard) != shard:
             raise InvalidArgumentError(
-                f"{self._name(self._ids[number])} and {self._name(shard)} both have the shard id {number}: start one of "
-                "them with another `shard_id`"
+                f"{self._name(self._ids[number])} and {self._name(shard)} both have the shard id {number}: start "
+                "one of them with another `shard_id`"
             )
         for first, other in self._configs.items():
             _check_same_tables(self._name(first), other, self._name(shard), tables)
@@ -113,32 +114,50 @@ class ShardedNative:
         return results
 
     def _all(self, call: Callable[[_engram.Store], T]) -> list[T]:
-        """Calls all shards, also after one has failed; then raises the first error."""
+        """Calls all shards, also those after one that cannot be reached; then raises the first error."""
         self._check()
         results = []
         errors: list[EngramError] = []
         for shard, store in enumerate(self._stores):
             try:
                 results.append(call(store))
-            except EngramError as error:
+            except UnavailableError as error:
                 others = len(self._stores) - 1
                 error.add_note(f"This is the error of {self._name(shard)}; {others} others were called.")
+                errors.append(error)
+            except EngramError as error:
+                if not results and not errors:  # the same on each shard: an invalid argument, for example
+                    raise
                 errors.append(error)
         if errors:
             raise errors[0]
         return results
 
     def _least_loaded(self) -> int:
-        """The reachable shard that fewest writers of this client use, and to which others write least."""
+        """The shard that a new writer uses, or the inserts of this client.
+
+        The reachable shard with fewest writers of this client; among these, the one to which others write least, to
+        within 1,000 items per second; among these, preferably the one that this client inserts into.
+        """
         rates = self._each(lambda store: sum(info["inserts_per_s"] for info in store.info()))
         with self._lock:
-            return min(rates, key=lambda shard: (self._writers[shard], round(rates[shard], -1), random.random()))  # noqa: S311
+            return min(
+                rates,
+                key=lambda shard: (
+                    self._writers[shard],
+                    round(rates[shard], -3),
+                    shard != self._insert_shard,
+                    self._random.random(),
+                ),
+            )
 
     def store_for_writer(self) -> _engram.Store:
         """Returns the native store of the shard that a new writer uses."""
         shard = self._least_loaded()
         with self._lock:
             self._writers[shard] += 1
+            if self._insert_shard is None:
+                self._insert_shard = shard
         return self._stores[shard]
 
     def _insert(self, call: Callable[[_engram.Store], T]) -> T:
@@ -204,7 +223,7 @@ class ShardedNative:
         if keys.shape != priorities.shape:  # the error is the same on each shard
             return self._stores[self._reachable()[0]].update_priorities(table, keys, priorities, wait)
         parts = self._by_shard(keys)
-        # A shard that rejects a priority must do so before others change theirs.
+        # A shard that rejects a priority must do so before others change priorities.
         invalid = ~(np.isfinite(priorities) & (priorities >= 0))
         parts.sort(key=lambda part: not invalid[part[1]].any())
 

@@ -24,7 +24,7 @@ use crate::random_u64;
 
 pub use lease::ShardedLease;
 pub use sampling::ShardedBatch;
-use sampling::ShardedSample;
+use sampling::{ShardedSample, Turn};
 pub use stream::ShardedStream;
 use totals::TableTotals;
 
@@ -77,7 +77,7 @@ impl ShardedTables {
     #[must_use]
     pub fn sample(self: &Arc<Self>, request: BatchRequest) -> PendingResponse<ShardedBatch> {
         let requests = self.clients.iter().map(|client| client.samples.clone());
-        self.start_sample(requests.collect(), request)
+        self.start_sample(requests.collect(), request, Turn::default())
     }
 
     /// Opens a stream that prefetches batches.
@@ -116,9 +116,10 @@ impl ShardedTables {
         self: &Arc<Self>,
         requests: Vec<SampleRequests>,
         request: BatchRequest,
+        turn: Turn,
     ) -> PendingResponse<ShardedBatch> {
         let (mut sender, receiver) = oneshot::channel();
-        let sample = ShardedSample::new(Arc::clone(self), requests, request);
+        let sample = ShardedSample::new(Arc::clone(self), requests, request, turn);
         self.clients[0].runtime().spawn(async move {
             let sampled = tokio::select! {
                 sampled = sample.run() => sampled,
@@ -152,7 +153,8 @@ impl ShardedTables {
                 Ok(infos) => {
                     let mut infos = infos.into_iter();
                     let Some(info) = infos.find(|info| info.options.name == table) else {
-                        return Err(self.unknown_table(shard, table).await);
+                        self.check_table(shard, table).await?;
+                        continue; // it was just created
                     };
                     self.with_totals(table, |totals| totals.set(shard, &info));
                 }
@@ -210,11 +212,10 @@ impl ShardedTables {
         )
     }
 
-    async fn unknown_table(&self, shard: usize, table: &str) -> Error {
-        match self.clients[shard].describe(table).await {
-            Err(error) => self.of_shard(shard, &error),
-            Ok(_) => Error::Unavailable(format!("table `{table}` was just created; try again")),
-        }
+    /// Checks that a shard has a table.
+    async fn check_table(&self, shard: usize, table: &str) -> Result<()> {
+        let described = self.clients[shard].describe(table).await;
+        described.map_or_else(|error| Err(self.of_shard(shard, &error)), |_| Ok(()))
     }
 
     /// Adds the shard's address to the text of an error that lacks it.

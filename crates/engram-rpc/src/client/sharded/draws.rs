@@ -3,7 +3,7 @@
 use super::totals::TableTotals;
 
 /// A request costs about as much as this many small items. With more shards than a call has multiples of it (but at
-/// least [`MIN_SHARDS`]), the call draws only so many shards, and equally many items from each.
+/// least [`MIN_SHARDS`]), the call draws only that number of shards, and equally many items from each.
 const ITEMS_PER_SHARD: usize = 64;
 
 /// Minimum number of shards that a call draws: all, if there are not more.
