@@ -12,7 +12,7 @@
 //! for buffers.
 //!
 //! * `source.rs`: the directories to read, and whether their tables agree
-//! * `plan.rs`: which item goes to which shard
+//! * `plan.rs`: the shard of each item, and the order of the items
 //! * `division.rs`: how bounds, limits and counters are divided
 //! * `shard_writer.rs`: writes one new directory
 //! * `staging.rs`: the directory that is renamed at the end

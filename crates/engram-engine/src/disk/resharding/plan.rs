@@ -1,4 +1,4 @@
-//! Which item goes to which shard, and in which order.
+//! Chooses the shard of each item, and the order of the items.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::division::{Scale, divide_limiter};
 use super::shard_writer::ShardWriter;
 use super::source::{Source, SourceTable};
 
-/// An item and where it goes.
+/// An item and its shard.
 #[derive(Debug)]
 pub(super) struct PlannedItem<'a> {
     /// Index of its source.
@@ -51,7 +51,7 @@ pub(super) struct ShardedTable<'a> {
     scale: Scale,
 }
 
-/// The shard to which items with a chunk went last, by the chunk's address.
+/// The shard of the last item with a chunk, by the chunk's address.
 type Homes = HashMap<usize, u32>;
 
 fn address(chunk: &Arc<Chunk>) -> usize {
@@ -190,9 +190,9 @@ impl ShardedTable<'_> {
         &self.first_options.name
     }
 
-    /// Chooses a shard for each item. An item goes to the shard of an earlier item with one of its chunks, so that few
+    /// Chooses a shard for each item. An item gets the shard of an earlier item with one of its chunks, so that few
     /// chunks are copied to several shards, unless that shard has the square root of a shard's number of items more
-    /// than the smallest one; it then goes to the smallest.
+    /// than the smallest one; it then gets the smallest.
     fn assign(&mut self, homes: &mut Homes) {
         let shards = self.shard_sizes.len();
         let max_lead = (self.items.len() as u64 / shards as u64).isqrt().max(1);

@@ -143,9 +143,9 @@ fn find_others(path: &Path) -> io::Result<Option<PathBuf>> {
         for file in fs::read_dir(shard.path())? {
             let file = file?;
             let name = file.file_name();
-            let is_ours = (name.to_str())
+            let is_known = (name.to_str())
                 .is_some_and(|name| name == CLOSED || FileName::parse(name).is_some());
-            if !is_ours {
+            if !is_known {
                 return Ok(Some(file.path()));
             }
         }
