@@ -10,6 +10,7 @@ use engram_core::{
 };
 use engram_engine::TableInfo;
 
+use super::users::{decode_rejected_calls, decode_user, encode_rejected_calls, encode_user};
 use super::{MAX_AXES, MAX_COLUMNS};
 use crate::pb;
 use crate::pb::error::Code;
@@ -340,6 +341,8 @@ pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
         storage_problem: info.storage_problem.clone(),
         unreadable_items: info.unreadable_items,
         leased_samples: stats.leased,
+        users: info.users.iter().map(encode_user).collect(),
+        rejected_calls: encode_rejected_calls(&info.rejected_calls),
     }
 }
 
@@ -373,6 +376,8 @@ pub fn decode_info(info: pb::TableInfo) -> Result<TableInfo> {
         sampling_blocked: info.sampling_blocked,
         storage_problem: info.storage_problem,
         unreadable_items: info.unreadable_items,
+        users: info.users.into_iter().map(decode_user).collect(),
+        rejected_calls: decode_rejected_calls(&info.rejected_calls),
     })
 }
 
