@@ -10,7 +10,7 @@ from engram.client import Client
 from engram.dataset import Dataset
 from engram.errors import EngramError
 from engram.importing import import_reverb
-from engram.info import Checkpoint, TableInfo
+from engram.info import Checkpoint, TableInfo, TableUser
 from engram.inspection import inspect_directory
 from engram.patterns import Pattern
 from engram.peek import Histogram, Peek, PeekedItem
@@ -46,6 +46,7 @@ __all__ = [
     "Table",
     "TableInfo",
     "TableStore",
+    "TableUser",
     "TrajectoryWriter",
     "WriterOptions",
     "__version__",

@@ -1,15 +1,15 @@
 """Descriptions of tables and checkpoints."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self
 
 from engram import rate_limiters, selectors
 from engram._display import html_table
 from engram.rate_limiters import AnyRateLimiter
 from engram.selectors import Selector
 
-__all__ = ["Checkpoint", "TableInfo"]
+__all__ = ["Checkpoint", "TableInfo", "TableUser"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,30 @@ class Checkpoint:
     number: int
     bytes: int
     items: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableUser:
+    """A writer or reader that uses a table over the network at one moment.
+
+    Attributes:
+        kind: `"writer"`, or `"reader"` for a dataset and for the `sample` calls of a client.
+        session: Id of the writer, the same after it has reconnected; `None` for a reader.
+        address: Where it is: `host:port`, or `process PID` on the machine of the server.
+        items: Number of items that it has sent or requested.
+        items_per_s: The same per second, over the last 5 seconds.
+        in_flight: Number of items that a writer has sent and that are not acknowledged yet, or that a reader has
+            requested and that are not drawn yet.
+        idle_s: Seconds since its last message.
+    """
+
+    kind: Literal["writer", "reader"]
+    session: int | None
+    address: str
+    items: int
+    items_per_s: float
+    in_flight: int
+    idle_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +92,11 @@ class TableInfo:
         ttl: Seconds after which an item is removed. `None` means unlimited.
         signature: Nest of `ArraySpec` that items must match. `None` allows any data.
         note: Text stored with the table, if any.
+        users: Writers and readers that use the table through a server, at most 1,000: those that were active last, in
+            this order. Those of dm-reverb's clients and of this process are not listed. Not compared by `==`.
+        rejected_calls: Number of calls that the table has rejected, by the name of the error in `engram.errors`. Most
+            items that do not match the signature are rejected by the writer, before they reach the table. Not saved
+            with a durable store.
     """
 
     name: str
@@ -98,12 +127,17 @@ class TableInfo:
     ttl: float | None
     signature: Any
     note: str | None
+    users: list[TableUser] = field(default_factory=list, compare=False)
+    rejected_calls: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_native(cls, values: Mapping[str, Any]) -> Self:
         """Creates an info from the values that the native engine returns."""
         by_role = {role: selectors.from_kind(*values[role]) for role in ("sampler", "remover")}
-        return cls(**{**values, **by_role, "rate_limiter": rate_limiters.from_native(*values["rate_limiter"])})
+        users = [TableUser(*user) for user in values["users"]]
+        return cls(
+            **{**values, **by_role, "users": users, "rate_limiter": rate_limiters.from_native(*values["rate_limiter"])}
+        )
 
     def _repr_html_(self) -> str:
         values = ((field.name, getattr(self, field.name)) for field in fields(self))

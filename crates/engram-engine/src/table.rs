@@ -30,9 +30,11 @@ use parking_lot::Mutex;
 
 use crate::fair_mutex::FairMutex;
 use crate::outbox_id::OutboxId;
+use crate::rejected_calls::RejectedCalls;
 use crate::session::SessionRun;
 use crate::table_context::TableContext;
 use crate::table_info::{Meter, TableInfo};
+use crate::table_user::{TableUser, TableUserKind, TableUsers};
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 pub use sample::SampleOptions;
 use serve::{AfterUnlock, LockedTable, MAX_RETURNED_PER_LOCK, SessionCursor, WaitingInsert};
@@ -57,6 +59,8 @@ pub struct Table {
     is_closed: AtomicBool,
     /// Removes expired items when it is woken.
     expiry_waker: Waker,
+    users: TableUsers,
+    rejected_calls: RejectedCalls,
 }
 
 impl Table {
@@ -88,6 +92,8 @@ impl Table {
             snapshot_lock: Mutex::default(),
             is_closed: AtomicBool::new(false),
             expiry_waker: expiry::waker(table),
+            users: TableUsers::default(),
+            rejected_calls: RejectedCalls::default(),
         })
     }
 
@@ -211,7 +217,7 @@ impl Table {
         updates_existing: bool,
     ) -> Result<InsertTicket> {
         for item in &items {
-            self.options.check_item(item)?;
+            (self.options.check_item(item)).map_err(|error| self.rejected_calls.count(error))?;
         }
         let last = run.map(|run| run.last(items.len(), &self.options.name));
         let last = last.transpose()?;
@@ -264,7 +270,8 @@ impl Table {
     /// [`Error::Priority`] for an invalid priority, [`Error::InvalidArgument`] for unequal lengths; in
     /// both cases, nothing is changed. [`Error::Closed`].
     pub fn update_priorities(&self, keys: &[u64], priorities: &[f64]) -> Result<usize> {
-        self.options.check_updates(keys, priorities)?;
+        let checked = self.options.check_updates(keys, priorities);
+        checked.map_err(|error| self.rejected_calls.count(error))?;
         self.in_lock_steps(keys.len(), |locked, _, range| {
             locked.check_open()?;
             let (keys, priorities) = (&keys[range.clone()], &priorities[range]);
@@ -312,6 +319,7 @@ impl Table {
             locked.check_open()?;
             locked.state.reset(&mut after.deferred);
             locked.unreadable_items = 0;
+            self.rejected_calls.reset();
             // Waiting samples start again: the items they had drawn are gone.
             let waiting = locked.samples.values_mut();
             let discarded_draws = waiting.map(|sample| {
@@ -353,6 +361,29 @@ impl Table {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// Lists a writer or reader in [`Self::info`] until the result is dropped.
+    #[must_use]
+    pub fn add_user(
+        &self,
+        kind: TableUserKind,
+        session: Option<u64>,
+        address: &Arc<str>,
+    ) -> Arc<TableUser> {
+        let user = Arc::new(TableUser::new(kind, session, address));
+        self.users.add(&user);
+        user
+    }
+
+    /// Counts a message of a user with this many items.
+    pub fn record_use(&self, user: &TableUser, items: u64) {
+        user.record(items, self.context.clock.now());
+    }
+
+    /// Counts a call that the table has rejected with this error before it began; returns the error.
+    pub fn count_rejected(&self, error: Error) -> Error {
+        self.rejected_calls.count(error)
+    }
+
     /// Returns options, sizes, rates, and why calls are blocked.
     #[must_use]
     pub fn info(&self) -> TableInfo {
@@ -388,6 +419,8 @@ impl Table {
                 })
             });
             TableInfo {
+                users: self.users.infos(now),
+                rejected_calls: self.rejected_calls.counts(),
                 options: Arc::clone(&self.options),
                 inserts_per_s,
                 samples_per_s,

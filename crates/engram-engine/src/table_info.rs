@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use engram_core::{DrawDistribution, TableOptions, TableStats};
 
+use crate::rejected_calls::RejectionReason;
+use crate::table_user::TableUserInfo;
+
 /// A table's options, counters and rates at one moment.
 #[derive(Clone, Debug)]
 pub struct TableInfo {
@@ -32,6 +35,10 @@ pub struct TableInfo {
     /// Why changes are not stored durably now, as far as is known (see
     /// [`Engine::check_storage`](crate::Engine::check_storage)); `None` if they are, or for a store in memory.
     pub storage_problem: Option<String>,
+    /// The writers and readers that use the table over the network, those that were active last first.
+    pub users: Vec<TableUserInfo>,
+    /// How many calls were rejected for which reason, since the table was created, opened or reset.
+    pub rejected_calls: Vec<(RejectionReason, u64)>,
 }
 
 /// Minimum time between two readings, in nanoseconds.

@@ -249,11 +249,12 @@ impl SampleTicket {
                     let reasons = reasons.into_iter().flatten();
                     let reasons =
                         reasons.fold(String::new(), |text, reason| format!("{text}; {reason}"));
-                    return Err(Error::DeadlineExceeded(format!(
+                    let error = Error::DeadlineExceeded(format!(
                         "table `{}` had {drawn} of {} available within {seconds} s{minimum}{returned}{reasons}",
                         self.table.options().name,
                         count(self.n, "sample"),
-                    )));
+                    ));
+                    return Err(self.table.count_rejected(error));
                 }
             }
         }

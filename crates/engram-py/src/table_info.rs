@@ -1,8 +1,9 @@
 //! Configuration and statistics of tables as Python objects.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use engram_engine::TableInfo;
+use engram_engine::{RejectionReason, TableInfo, TableUserKind};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -54,6 +55,34 @@ pub(crate) fn table_info_dict<'py>(
     let signature = signature.map(|signature| signature_to_python(py, signature));
     dict.set_item("signature", signature.transpose()?)?;
     dict.set_item("note", options.note.as_deref())?;
+    let users = info.users.iter().map(|user| {
+        let kind = match user.kind {
+            TableUserKind::Writer => "writer",
+            TableUserKind::Reader => "reader",
+        };
+        let (rate, idle) = (user.items_per_s, user.idle_s);
+        (
+            kind,
+            user.session,
+            &user.address,
+            user.items,
+            rate,
+            user.in_flight,
+            idle,
+        )
+    });
+    dict.set_item("users", users.collect::<Vec<_>>())?;
+    let rejected = info.rejected_calls.iter().map(|(reason, count)| {
+        let name = match reason {
+            RejectionReason::Signature => "SignatureError",
+            RejectionReason::Priority => "PriorityError",
+            RejectionReason::InvalidArgument => "InvalidArgumentError",
+            RejectionReason::Unsatisfiable => "UnsatisfiableError",
+            RejectionReason::DeadlineExceeded => "DeadlineExceededError",
+        };
+        (name, *count)
+    });
+    dict.set_item("rejected_calls", rejected.collect::<BTreeMap<_, _>>())?;
     let limits = &limiter.limits;
     dict.set_item(
         "rate_limiter",

@@ -20,6 +20,7 @@ mod serve;
 mod service;
 mod service_state;
 mod shutdown;
+mod stream_users;
 mod table_names;
 mod table_pages;
 mod whole_messages;

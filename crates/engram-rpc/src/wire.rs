@@ -13,6 +13,7 @@ mod options;
 mod outgoing_batch;
 mod peeks;
 mod received_dictionary;
+mod users;
 
 pub use batch_assembler::{BatchAssembler, ReceivedBatch};
 pub use engram_codec::{

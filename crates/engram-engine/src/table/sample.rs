@@ -51,7 +51,8 @@ impl Table {
     /// unless `at_least` is from 1 to `n`; [`Error::Closed`].
     pub fn sample_with(self: &Arc<Self>, options: SampleOptions) -> Result<SampleTicket> {
         let leased = options.lease || self.options.max_times_sampled > 0;
-        let ticket = self.begin_sample((options.n, options.at_least), leased)?;
+        let ticket = self.begin_sample((options.n, options.at_least), leased);
+        let ticket = ticket.map_err(|error| self.count_rejected(error))?;
         Ok(ticket.with_timeout(options.timeout))
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use engram_codec::{ConnectionBudget, ReplyBudget};
 use futures_util::{Stream, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
@@ -22,17 +23,20 @@ pub(super) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Wraps accepted connections. Each is closed unless an authenticated call arrives within `first_call_timeout`.
 pub(super) fn accept_connections<IO>(
     incoming: impl Stream<Item = io::Result<IO>>,
+    address: fn(&IO) -> String,
     counter: Arc<OpenCounter>,
     reply_budget: ReplyBudget,
     first_call_timeout: Duration,
 ) -> impl Stream<Item = io::Result<Connection<IO>>> {
     incoming.then(move |accepted| {
-        let connection = accepted.map(|io| Connection {
+        let accepted = accepted.map(|io| (address(&io), io));
+        let connection = accepted.map(|(address, io)| Connection {
             io,
             info: ConnectionInfo {
                 first_call: FirstCallFlag::default(),
                 reply_budget: reply_budget.add_connection(),
                 scans: Arc::default(),
+                address: address.into(),
             },
             first_call_timeout,
             first_call_timer: None,
@@ -56,6 +60,23 @@ pub(super) struct ConnectionInfo {
     pub(super) reply_budget: ConnectionBudget,
     /// Counts the connection's scans.
     pub(super) scans: Arc<OpenCounter>,
+    /// Where the client is: `host:port`, or the process of a client that uses a Unix socket.
+    pub(super) address: Arc<str>,
+}
+
+/// Where the client of a TCP connection is.
+pub(super) fn tcp_address(stream: &TcpStream) -> String {
+    let address = stream.peer_addr();
+    address.map_or_else(|_| "unknown".into(), |address| address.to_string())
+}
+
+/// Which process the client of a Unix socket is.
+pub(super) fn unix_address(stream: &UnixStream) -> String {
+    let credentials = stream.peer_cred().ok();
+    match credentials.and_then(|credentials| credentials.pid()) {
+        Some(process) => format!("process {process}"),
+        None => "this machine".into(),
+    }
 }
 
 /// Set by the router once an authenticated call has arrived on a connection.

@@ -20,6 +20,7 @@ use tonic::{Status, Streaming};
 
 use super::counters::OpenGuard;
 use super::service_state::{Replies, ServiceState};
+use super::stream_users::StreamUsers;
 use super::table_names::{self, truncate_text};
 use crate::pb;
 use crate::wire::{InsertStreamError, ReceivedDictionary};
@@ -49,6 +50,7 @@ pub(super) fn serve(
     state: &Arc<ServiceState>,
     requests: Streaming<pb::InsertRequest>,
     call: OpenGuard,
+    users: StreamUsers,
 ) -> Replies<pb::InsertResponse> {
     let (replies, receiver) = mpsc::channel(REPLY_BUFFER);
     let stream = InsertStream {
@@ -57,6 +59,7 @@ pub(super) fn serve(
         session: None,
         dictionary: ReceivedDictionary::default(),
         queues: InsertQueues::default(),
+        users,
         rejections: 0,
     };
     tokio::spawn(stream.run(requests, replies));
@@ -71,6 +74,7 @@ struct InsertStream {
     session: Option<u64>,
     dictionary: ReceivedDictionary,
     queues: InsertQueues,
+    users: StreamUsers,
     /// Number of runs of rejected items in the current message.
     rejections: usize,
 }
@@ -130,6 +134,9 @@ impl InsertStream {
                 },
                 () = self.queues.progress() => {}
             }
+            let queues = &self.queues;
+            self.users
+                .set_in_flight(|table| queues.in_flight(&table.options().name));
         }
     }
 
@@ -212,6 +219,7 @@ impl InsertStream {
                 return Ok(());
             }
         };
+        self.users.record(&table, self.session, count);
         let run = SessionRun {
             session: self.session.unwrap_or_default(),
             first_number: message.first_number,

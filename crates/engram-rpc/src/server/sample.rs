@@ -25,6 +25,7 @@ use tonic::{Status, Streaming};
 use super::counters::OpenGuard;
 use super::service_state::ServiceState;
 use super::shutdown::ShutdownSignal;
+use super::stream_users::StreamUsers;
 use crate::pb;
 use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
@@ -47,6 +48,7 @@ pub(super) fn serve(
     requests: Streaming<pb::SampleRequest>,
     call_budget: CallBudget,
     call: OpenGuard,
+    users: StreamUsers,
 ) -> ReplyStream<pb::SampleResponse> {
     let (replies, receiver) = mpsc::channel(REPLY_BUFFER);
     let stream = SampleStream {
@@ -58,6 +60,7 @@ pub(super) fn serve(
         reserving: None,
         outgoing: None,
         barriers: Barriers::default(),
+        users,
     };
     tokio::spawn(async move {
         let end = stream.run(requests, &replies).await;
@@ -81,6 +84,7 @@ struct SampleStream {
     outgoing: Option<OutgoingReply>,
     /// Barriers without a reply.
     barriers: Barriers,
+    users: StreamUsers,
 }
 
 impl SampleStream {
@@ -105,6 +109,9 @@ impl SampleStream {
             if !input_open && is_idle && self.requests.len() == 0 && self.barriers.len() == 0 {
                 return Ok(());
             }
+            let requests_left = &self.requests;
+            self.users
+                .set_in_flight(|table| requests_left.items_waiting_for(table));
             let expiry = self.leases.first_expiry();
             tokio::select! {
                 () = shutdown.wait() => return self.stop(replies, &shutdown).await,
@@ -170,7 +177,7 @@ impl SampleStream {
                         batch.id
                     )));
                 }
-                let id = batch.id;
+                let (id, items) = (batch.id, batch.n.into());
                 let is_outgoing = self.outgoing.as_ref().is_some_and(|out| out.id == id);
                 let is_reserving = self.reserving.as_ref().is_some_and(|it| it.served.id == id);
                 if is_outgoing
@@ -181,6 +188,9 @@ impl SampleStream {
                     return Err(Status::invalid_argument(format!(
                         "duplicate `id` {id}: a batch with this id is requested or on lease"
                     )));
+                }
+                if let Ok(table) = self.state.engine.table(&batch.table) {
+                    self.users.record(&table, None, items);
                 }
             }
             Some(Request::Acknowledge(id)) => {

@@ -20,7 +20,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use super::auth::TokenCheck;
-use super::connection::accept_connections;
+use super::connection::{accept_connections, tcp_address, unix_address};
 use super::listeners::Listeners;
 use super::metrics::{self, MetricsEndpoint};
 use super::options::{ServerOptions, ServerTls};
@@ -160,6 +160,7 @@ impl ServerRuntime {
             router.clone(),
             accept_connections(
                 incoming,
+                tcp_address,
                 Arc::clone(&open_connections),
                 reply_budget.clone(),
                 first_call_timeout,
@@ -174,7 +175,13 @@ impl ServerRuntime {
             .chain(stream::pending());
         let unix = (self.unix.layer(layer)).serve_with_incoming_shutdown(
             router,
-            accept_connections(incoming, open_connections, reply_budget, first_call_timeout),
+            accept_connections(
+                incoming,
+                unix_address,
+                open_connections,
+                reply_budget,
+                first_call_timeout,
+            ),
             async move { stopped.wait().await },
         );
         let unix = tokio::spawn(unix);

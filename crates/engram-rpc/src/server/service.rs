@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use engram_codec::{CallBudget, ReplyStream};
 use engram_core::Result;
 use engram_core::pool::Pool;
-use engram_engine::Engine;
+use engram_engine::{Engine, TableUserKind};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::connection::ConnectionInfo;
@@ -15,6 +15,7 @@ use super::listeners::Listeners;
 use super::options::ServerOptions;
 use super::service_state::{Replies, ServiceState};
 use super::shutdown::ShutdownSignal;
+use super::stream_users::StreamUsers;
 use super::{change, insert, manage, sample, scan};
 use crate::pb::engram_server::Engram;
 use crate::{MAX_BATCH_BYTES, PROTOCOL_VERSION, pb, random_u64};
@@ -57,6 +58,15 @@ impl Service {
     fn begin(&self, call: Call) -> OpenGuard {
         self.state.counters.get(call).begin()
     }
+}
+
+/// Where the client of a request is.
+fn address_of<T>(request: &Request<T>) -> Arc<str> {
+    let connection = request.extensions().get::<ConnectionInfo>();
+    connection.map_or_else(
+        || "unknown".into(),
+        |connection| Arc::clone(&connection.address),
+    )
 }
 
 #[tonic::async_trait]
@@ -105,7 +115,8 @@ impl Engram for Service {
         request: Request<Streaming<pb::InsertRequest>>,
     ) -> Result<Response<Self::InsertStream>, Status> {
         let call = self.begin(Call::Insert);
-        let replies = insert::serve(&self.state, request.into_inner(), call);
+        let users = StreamUsers::new(TableUserKind::Writer, address_of(&request));
+        let replies = insert::serve(&self.state, request.into_inner(), call, users);
         Ok(Response::new(replies))
     }
 
@@ -115,7 +126,8 @@ impl Engram for Service {
     ) -> Result<Response<Self::SampleStream>, Status> {
         let call = self.begin(Call::Sample);
         let call_budget = CallBudget::of(&request);
-        let stream = sample::serve(&self.state, request.into_inner(), call_budget, call);
+        let users = StreamUsers::new(TableUserKind::Reader, address_of(&request));
+        let stream = sample::serve(&self.state, request.into_inner(), call_budget, call, users);
         Ok(stream.into_response())
     }
 

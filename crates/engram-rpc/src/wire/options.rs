@@ -10,6 +10,7 @@ use engram_core::{
 };
 use engram_engine::TableInfo;
 
+use super::users::{decode_rejected_calls, decode_user, encode_rejected_calls, encode_user};
 use super::{MAX_AXES, MAX_COLUMNS};
 use crate::pb;
 use crate::pb::error::Code;
@@ -343,6 +344,8 @@ pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
         candidates: info.distribution.candidates,
         min_probability: info.distribution.min_probability,
         total_weight: info.distribution.total_weight,
+        users: info.users.iter().map(encode_user).collect(),
+        rejected_calls: encode_rejected_calls(&info.rejected_calls),
     }
 }
 
@@ -381,6 +384,8 @@ pub fn decode_info(info: pb::TableInfo) -> Result<TableInfo> {
         sampling_blocked: info.sampling_blocked,
         storage_problem: info.storage_problem,
         unreadable_items: info.unreadable_items,
+        users: info.users.into_iter().map(decode_user).collect(),
+        rejected_calls: decode_rejected_calls(&info.rejected_calls),
     })
 }
 

@@ -338,6 +338,19 @@ impl InsertQueues {
         self.acks.push_completed(table, number, outcome.err());
     }
 
+    /// Number of items of a table that were received and are neither durable nor rejected yet.
+    pub(super) fn in_flight(&self, table: &str) -> u64 {
+        let batches = self.queues.get(table).map(|queue| queue.batches.iter());
+        let items = batches
+            .into_iter()
+            .flatten()
+            .map(|batch| match batch.outcome {
+                None => batch.not_durable as u64,
+                Some(_) => 0,
+            });
+        items.sum()
+    }
+
     /// True if there are acknowledgements to send.
     pub(super) fn has_reply(&self) -> bool {
         self.acks.len() > 0

@@ -59,6 +59,13 @@ impl RequestQueue {
         self.positions.len()
     }
 
+    /// Number of items of the requests that wait for a table.
+    pub(super) fn items_waiting_for(&self, table: &Arc<Table>) -> u64 {
+        let waiting = self.waiting.values();
+        let requests = waiting.filter(|waiting| Arc::ptr_eq(&waiting.table, table));
+        requests.map(|waiting| u64::from(waiting.request.n)).sum()
+    }
+
     /// The ids of all requests, in order of arrival.
     pub(super) fn ids(&self) -> impl Iterator<Item = u64> + use<> {
         let ids = self.positions.iter().map(|(id, position)| (*position, *id));
