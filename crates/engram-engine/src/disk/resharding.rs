@@ -186,12 +186,10 @@ fn copy_log(
     let name = log_name(log);
     let failed = |error: RecoveryError| error.into_error(files);
     let opened = files.open(&name).and_then(RecordReader::new);
-    let mut reader = match opened.map_err(|error| failed(read_error(&name, &error)))? {
-        Ok(reader) => reader,
-        Err(_) => {
-            let reason = format!("{name} has changed since it was first read");
-            return Err(failed(UnusableData(reason).into()));
-        }
+    let opened = opened.map_err(|error| failed(read_error(&name, &error)))?;
+    let Ok(mut reader) = opened else {
+        let reason = format!("{name} has changed since it was first read");
+        return Err(failed(UnusableData(reason).into()));
     };
     let mut dictionary = ReadDictionary::new(true);
     loop {
