@@ -45,7 +45,7 @@ def contents(paths):
         with Store.open(path) as store:
             for name, info in store.info().items():
                 counts[name] = counts.get(name, 0) + np.array([info.inserts, info.samples, info.size])
-                for batch in store.scan(name, 16):
+                for batch in store.scan(name, batch_size=16):
                     for index, key in enumerate(batch.info.key.tolist()):
                         item = {column: np.asarray(values[index]).tolist() for column, values in batch.data.items()}
                         assert (name, key) not in items
@@ -97,7 +97,7 @@ def test_arguments_are_checked(sources, tmp_path):
         resharding.reshard(sources, into=1024, output=output)
     with raises(InvalidArgumentError, "`directories` must have at least one directory of a store; got none"):
         resharding.reshard([], into=1, output=output)
-    with raises(InvalidArgumentError, f"`directories` must be an iterable of paths; got '{sources[0]}'"):
+    with raises(InvalidArgumentError, f"`directories` must be an iterable of paths; got '{sources[0]}' (str)"):
         resharding.reshard(str(sources[0]), into=1, output=output)
     with raises(
         InvalidArgumentError,

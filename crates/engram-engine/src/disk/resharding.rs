@@ -8,7 +8,7 @@
 //!                                                      all is durable: rename OUTPUT.tmp to OUTPUT
 //! ```
 //!
-//! Payloads are copied one by one. What stays in memory is about 300 bytes per item and chunk, and a few MiB per shard
+//! Payloads are copied one by one, and only those with strings stay in memory. Apart from them, what stays there is about 300 bytes per item and chunk, and a few MiB per shard
 //! for buffers.
 //!
 //! * `source.rs`: the directories to read, and whether their tables agree
