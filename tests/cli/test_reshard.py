@@ -28,7 +28,7 @@ def test_an_error_is_one_line(run, tmp_path):
         pass
     result = run("reshard", tmp_path / "a", "--into", 0, "--output", tmp_path / "out")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "`into` must be from 1 to 1023; got 0" in result.stderr
+    assert "`into` must be at least 1; got 0" in result.stderr
     result = run("reshard", tmp_path / "a", tmp_path / "a", "--into", 1, "--output", tmp_path / "out")
     assert result.exit_code == 1
     assert f"{tmp_path / 'a'} and {tmp_path / 'a'} are the same directory; give each source once" in result.stderr

@@ -45,9 +45,9 @@ def contents(paths):
         with Store.open(path) as store:
             for name, info in store.info().items():
                 counts[name] = counts.get(name, 0) + np.array([info.inserts, info.samples, info.size])
-                for batch in store.scan(name, 16):
+                for batch in store.scan(name, batch_size=16):
                     for index, key in enumerate(batch.info.key.tolist()):
-                        item = {column: values[index].tolist() for column, values in batch.data.items()}
+                        item = {column: np.asarray(values[index]).tolist() for column, values in batch.data.items()}
                         assert (name, key) not in items
                         items[name, key] = (item, float(batch.info.priority[index]))
     return items, {name: each.tolist() for name, each in counts.items()}
@@ -91,11 +91,13 @@ def test_progress_is_reported_and_an_exception_of_it_stops(sources, tmp_path):
 
 def test_arguments_are_checked(sources, tmp_path):
     output = tmp_path / "out"
-    with raises(InvalidArgumentError, "`into` must be from 1 to 1023; got 0"):
+    with raises(InvalidArgumentError, "`into` must be at least 1; got 0"):
         resharding.reshard(sources, into=0, output=output)
+    with raises(InvalidArgumentError, "`into` must be at most 1023; got 1024"):
+        resharding.reshard(sources, into=1024, output=output)
     with raises(InvalidArgumentError, "`directories` must have at least one directory of a store; got none"):
         resharding.reshard([], into=1, output=output)
-    with raises(InvalidArgumentError, f"`directories` must be an iterable of paths; got '{sources[0]}'"):
+    with raises(InvalidArgumentError, f"`directories` must be an iterable of paths; got '{sources[0]}' (str)"):
         resharding.reshard(str(sources[0]), into=1, output=output)
     with raises(
         InvalidArgumentError,

@@ -255,7 +255,7 @@ impl ChunkHeader {
 }
 
 impl ReadDictionary {
-    /// An empty dictionary. With `skip_payloads`, it reads chunks without their payloads.
+    /// An empty dictionary. With `skip_payloads`, it reads chunks without their payloads, except those with strings.
     pub(crate) fn new(skip_payloads: bool) -> Self {
         Self {
             skip_payloads,
@@ -316,7 +316,13 @@ impl ReadDictionary {
             return Ok((serial, None));
         }
         let header = self.read_chunk_header(&mut reader)?;
-        if self.skip_payloads {
+        // The sizes of strings, which items are checked for, are in the payload.
+        let has_strings = header
+            .schema
+            .cells
+            .iter()
+            .any(|cell| cell.dtype.is_string());
+        if self.skip_payloads && !has_strings {
             let chunk = header.into_chunk_without_payload(reader.0.len())?;
             return Ok((serial, Some(chunk)));
         }

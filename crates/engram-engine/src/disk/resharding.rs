@@ -8,7 +8,7 @@
 //!                                                      all is durable: rename OUTPUT.tmp to OUTPUT
 //! ```
 //!
-//! Payloads are copied one by one. What stays in memory is about 300 bytes per item and chunk, and a few MiB per shard
+//! Payloads are copied one by one, and only those with strings stay in memory. Apart from them, what stays there is about 300 bytes per item and chunk, and a few MiB per shard
 //! for buffers.
 //!
 //! * `source.rs`: the directories to read, and whether their tables agree
@@ -186,12 +186,10 @@ fn copy_log(
     let name = log_name(log);
     let failed = |error: RecoveryError| error.into_error(files);
     let opened = files.open(&name).and_then(RecordReader::new);
-    let mut reader = match opened.map_err(|error| failed(read_error(&name, &error)))? {
-        Ok(reader) => reader,
-        Err(_) => {
-            let reason = format!("{name} has changed since it was first read");
-            return Err(failed(UnusableData(reason).into()));
-        }
+    let opened = opened.map_err(|error| failed(read_error(&name, &error)))?;
+    let Ok(mut reader) = opened else {
+        let reason = format!("{name} has changed since it was first read");
+        return Err(failed(UnusableData(reason).into()));
     };
     let mut dictionary = ReadDictionary::new(true);
     loop {

@@ -10,8 +10,8 @@ pub(super) struct Scale {
     pub(super) shards: usize,
 }
 
-/// From here on, an `f64` does not represent all integers: a larger difference means that there is no limit.
-const UNLIMITED: f64 = (1_u64 << 53) as f64;
+/// From here (2^53) on, an `f64` does not represent all integers: a larger difference means that there is no limit.
+const UNLIMITED: f64 = 9_007_199_254_740_992.0;
 
 impl Scale {
     /// Scales a bound, rounding up.

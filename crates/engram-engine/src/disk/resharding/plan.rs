@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engram_core::chunk::Chunk;
 use engram_core::item::Slot;
-use engram_core::table::SnapshotItem;
+use engram_core::table::{ITEM_OVERHEAD, SnapshotItem};
 use engram_core::{Error, RateLimiter, Result, TableOptions};
 
 use crate::engine::derive_number;
@@ -245,6 +245,7 @@ impl ShardedTable<'_> {
                 used.map(|(shard, writer)| writer.table_bytes(self.items_of(shard), sources));
             self.scale
                 .bound(max_bytes)
+                .max(ITEM_OVERHEAD + 1)
                 .max(used.max().unwrap_or_default())
         });
         TableOptions {

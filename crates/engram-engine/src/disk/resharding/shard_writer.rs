@@ -207,7 +207,8 @@ impl ShardWriter {
                     && counted.insert(*index)
                 {
                     let (payload_bytes, _) = self.chunks[*index].payload;
-                    bytes += (chunk.footprint() + payload_bytes) as u64;
+                    let header_bytes = chunk.footprint() - chunk.payload().len();
+                    bytes += (header_bytes + payload_bytes) as u64;
                 }
             }
         }

@@ -15,6 +15,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 use super::{Folder, insert, open, run_reshard, wait_ready};
+use crate::disk::file_names::CLOSED;
 use crate::disk::recover::ClosedDirectory;
 use crate::engine::Engine;
 
@@ -48,7 +49,7 @@ fn shared_items(rng: &mut Xoshiro256PlusPlus, count: u64) -> Vec<NewItem> {
     let mut chunk = byte_chunk(rng.next_u64() >> 1, 6, 5);
     let items = (0..count).map(|_| {
         let previous = Arc::clone(&chunk);
-        if rng.next_u64() % 4 == 0 {
+        if rng.next_u64().is_multiple_of(4) {
             chunk = byte_chunk(rng.next_u64() >> 1, 6, 5);
         }
         let slice = |index, offset| Slice {
@@ -248,12 +249,11 @@ fn contents_stay_the_same_from_three_to_five_to_two() {
         for (number, path) in (0..).zip(&sources) {
             let engine = open(path, options(), 100 * seed + 2 * number);
             use_randomly(&engine, rng, 40 + number);
+            engine.close().unwrap();
             // Of the last one, only the files remain that a killed process leaves.
             if number == 2 {
-                std::mem::forget(engine);
                 fs::remove_file(path.join("LOCK")).unwrap();
-            } else {
-                engine.close().unwrap();
+                fs::remove_file(path.join(CLOSED)).unwrap();
             }
         }
         let five = run_reshard(&sources, 5, &folder.path("five")).unwrap();
@@ -304,15 +304,13 @@ fn a_resharded_store_is_used_like_any_other() {
     engine.close().unwrap();
     let resharded = run_reshard(&[source], 2, &folder.path("out")).unwrap();
     let path = &resharded.directories[1];
-    let mut expected = 10;
     for round in 0..3 {
         // Options that are not given stay; opening it checks its files.
         let engine = open(path, Vec::new(), 50 + round);
         let table = engine.table("t").unwrap();
-        assert_eq!(table.info().stats.size, expected);
+        assert_eq!(table.info().stats.size, 10 + round);
         assert_eq!(table.options().max_size, 500);
         insert(&table, vec![byte_item(100 + round, 1.0, 9)], None);
-        expected += 1;
         if round == 1 {
             engine.checkpoint().unwrap();
         }
