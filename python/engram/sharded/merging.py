@@ -1,5 +1,6 @@
 """The info of a table from those of its shards."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,9 @@ def _merge(parts: dict[int, dict[str, Any]], name_of: Callable[[int], str]) -> d
     # Empty shards are not sampled as long as others have items.
     filled = {shard: info for shard, info in parts.items() if info["size"] > info["hidden_items"]}
     merged["sampling_blocked"] = _reason(filled or dict([next(iter(parts.items()))]), "sampling_blocked", name_of)
+    merged["users"] = [user for info in infos for user in info["users"]]
+    rejected = sum((Counter(info["rejected_calls"]) for info in infos), Counter[str]())
+    merged["rejected_calls"] = dict(rejected)
     for field in ("inserting_blocked", "storage_problem"):
         merged[field] = _reason(parts, field, name_of)
     return merged
