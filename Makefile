@@ -150,6 +150,10 @@ test-page: .venv/.built ## Test the dashboard in Chromium (Debian's package `chr
 	@echo "==> Tests of the dashboard in a browser"
 	@$(BIN)/python -m pytest -m page $(PYTEST_ARGS)
 
+.PHONY: screenshots
+screenshots: .venv/.built ## Make the pictures of the dashboard for the documentation
+	@SCREENSHOTS=docs/images/dashboard $(BIN)/python -m pytest -m page -k "overview or test_table or images or training" -q
+
 .venv-interop/.built: requirements/interop.txt .venv/.uv
 	@echo "==> Installing dm-reverb into .venv-interop (minutes, mostly downloads)"
 	@test -x .venv-interop/bin/python || $(INTEROP_PYTHON) -m venv .venv-interop

@@ -92,10 +92,11 @@ def page(browser, dashboard):
 
 @pytest.fixture
 def screenshot(page, request):
-    """Saves a picture of the page; its name is that of the test."""
+    """Saves a picture of the page; its name is the first word of the test's name."""
 
     def save(suffix=""):
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=SCREENSHOTS / f"{request.node.name}{suffix}.png", full_page=True)
+        name = request.node.name.removeprefix("test_").split("_", maxsplit=1)[0]
+        page.screenshot(path=SCREENSHOTS / f"{name}{suffix}.png", full_page=True)
 
     return save

@@ -24,7 +24,8 @@ STYLE = """
 .body--dark .engram-waits { color: #fbbf24; }
 .engram-strip { display: flex; gap: 4px; overflow-x: auto; max-width: 100%; }
 .engram-strip img { height: 84px; image-rendering: pixelated; flex: none; }
-.engram-film { image-rendering: pixelated; align-self: flex-start; height: 192px; max-width: 100%; }
+.engram-film { image-rendering: pixelated; height: 192px; width: auto !important;
+  max-width: 100%; align-self: flex-start !important; object-fit: contain; }
 .engram-text { white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 
@@ -33,6 +34,7 @@ STYLE = """
 def frame(state: DashboardState, title: str) -> Iterator[None]:
     """The frame of a page; the body of the `with` statement fills it."""
     ui.page_title(f"{title} - Engram")
+    ui.colors(primary="#1f5f99")
     ui.add_css(STYLE)
     with ui.header().classes("items-center gap-4 py-2 px-4"):
         ui.label("Engram").classes("text-lg font-bold")
@@ -82,6 +84,7 @@ def chart_options(
             "name": x,
             "nameLocation": "middle",
             "nameGap": 24,
+            "axisLabel": {"hideOverlap": True},
             "splitNumber": 4,
             "scale": True,
         },

@@ -1,12 +1,13 @@
 """Reads the state of one server regularly, in a thread of its own, for all open pages together."""
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from engram import TableInfo, TableStore
 from engram.errors import EngramError
@@ -21,6 +22,9 @@ HISTORY_S = 600
 
 MAX_HISTORIES = 500
 """Number of tables whose history is kept."""
+
+MAX_SHARED_S = 60.0
+"""How long the result of a shared call is kept."""
 
 T = TypeVar("T")
 
@@ -87,6 +91,8 @@ class ServerPoller:
         self.histories: dict[str, TableHistory] = {}
         self._connect = connect
         self._store: TableStore | None = None
+        self._shared: dict[Hashable, tuple[float, Future[Any]]] = {}
+        self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._calls = ThreadPoolExecutor(2, thread_name_prefix=f"engram-dashboard-{name}")
         self._thread = threading.Thread(target=self._run, name=f"engram-dashboard-{name}", daemon=True)
@@ -103,6 +109,17 @@ class ServerPoller:
     def submit(self, call: Callable[[TableStore], T]) -> "Future[T]":
         """Makes a call to the server in a thread of this poller; others wait until it returns."""
         return self._calls.submit(lambda: call(self._connected()))
+
+    def submit_shared(self, key: Hashable, max_age: float, call: Callable[[TableStore], T]) -> "Future[T]":
+        """Like `submit`, but all pages share the result of a call with the same key for `max_age` seconds."""
+        now = time.monotonic()
+        with self._lock:
+            begun, shared = self._shared.get(key, (-math.inf, None))
+            if shared is None or now - begun > max_age:
+                self._shared = {each: value for each, value in self._shared.items() if now - value[0] < MAX_SHARED_S}
+                shared = self.submit(call)
+                self._shared[key] = (now, shared)
+        return shared
 
     def history(self, table: str) -> TableHistory:
         """Returns the history of a table; one that begins now if it was not kept."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,14 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from engram import Histogram, TableInfo, TableStore
-    from engram.dashboard.server_poller import TableHistory, TablePoint
+    from engram.dashboard.server_poller import TableHistory
     from engram.dashboard.state import DashboardState
     from engram.peek import HistogramOf
 
 __all__ = ["table_view"]
 
 REFRESH_S = 1.0
-HISTOGRAM_S = 5.0
+HISTOGRAM_S = 10.0
+
+UNLIMITED = 1e300
+"""A bound of a rate limiter from which it is never reached."""
+
 HISTOGRAMS: tuple[tuple[HistogramOf, str], ...] = (
     ("priority", "Priority"),
     ("age", "Age: items inserted after an item"),
@@ -47,7 +50,7 @@ def table_view(state: DashboardState, server: int, table: str) -> None:
         waiting = ui.label().classes("engram-waits engram-text").mark("waiting")
         numbers = ui.label().classes("engram-text")
         with ui.row().classes("gap-4 w-full"):
-            corridor = _chart_card("Samples against inserts, and what the rate limiter allows")
+            corridor = _chart_card("Samples that writers are ahead of readers")
             charts = {of: _chart_card(title) for of, title in HISTOGRAMS}
         with ui.row().classes("gap-4 w-full items-start"):
             settings = _rows_card("Settings", ("setting", "value"))
@@ -75,7 +78,12 @@ def table_view(state: DashboardState, server: int, table: str) -> None:
 
         async def refresh_histograms() -> None:
             for of, chart in charts.items():
-                histogram, error = await fetch(poller, partial(read_histogram, table, of))
+                histogram, error = await fetch(
+                    poller,
+                    partial(read_histogram, table, of),
+                    shared=("histogram", table, of),
+                    max_age=0.8 * HISTOGRAM_S,
+                )
                 if histogram is not None:
                     chart.options.update(histogram_options(histogram))
                     chart.update()
@@ -102,11 +110,11 @@ def _chart_card(title: str) -> ui.echart:
 
 
 def _rows_card(title: str, columns: Sequence[str]) -> ui.table:
-    with ui.card().classes("gap-1 max-w-full overflow-auto"):
+    with ui.card().classes("gap-1 max-w-full max-h-96 overflow-auto"):
         ui.label(title).classes("text-sm font-medium")
         shown = [{"name": name, "label": name, "field": name, "align": "left"} for name in columns]
-        return ui.table(columns=shown, rows=[], row_key=columns[0], pagination=10).props(
-            'dense flat wrap-cells no-data-label="none"'
+        return ui.table(columns=shown, rows=[], row_key=columns[0], pagination=0).props(
+            'dense flat wrap-cells hide-pagination no-data-label="none"'
         )
 
 
@@ -152,19 +160,16 @@ def user_rows(info: TableInfo) -> list[tuple[str, ...]]:
 
 
 def corridor_options(info: TableInfo, history: TableHistory) -> dict[str, Any]:
-    """Returns the chart of samples against inserts."""
-    points = list(history.points)
+    """Returns the chart of how far writers are ahead of readers, and of the rate limiter's bounds."""
     limiter = info.rate_limiter
-    series = [line(0, [[each.inserts, each.samples] for each in points], "samples", showSymbol=True, symbolSize=4)]
-    for index, (name, diff) in enumerate((("least", limiter.max_diff), ("most", limiter.min_diff)), start=1):
-        if math.isfinite(diff) and abs(diff) < 1e300:  # noqa: PLR2004, practically unlimited
-            bound = [[each.inserts, _bound(limiter.samples_per_insert, each, diff)] for each in points]
-            series.append(line(index, bound, f"{name} allowed", lineStyle={"type": "dashed", "width": 1}))
-    return chart_options(series, x="inserts", y="samples")
-
-
-def _bound(samples_per_insert: float, point: TablePoint, diff: float) -> float:
-    return max(0.0, samples_per_insert * point.inserts - diff)
+    points = [[each.inserts, limiter.samples_per_insert * each.inserts - each.samples] for each in history.points]
+    series = [line(0, points, "ahead", showSymbol=True, symbolSize=4)]
+    bounds = (("inserts wait above", limiter.max_diff), ("samples wait below", limiter.min_diff))
+    for index, (name, bound) in enumerate(bounds, start=1):
+        if abs(bound) < UNLIMITED:
+            ends = [[point[0], bound] for point in points[:1] + points[-1:]]
+            series.append(line(index, ends, name, lineStyle={"type": "dashed"}, showSymbol=True, symbolSize=4))
+    return chart_options(series, x="inserts")
 
 
 def histogram_options(histogram: Histogram) -> dict[str, Any]:
