@@ -67,7 +67,9 @@ def dashboard(server, load, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def browser():
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415, not always installed
+    from playwright.sync_api import expect, sync_playwright  # noqa: PLC0415, not always installed
+
+    expect.set_options(timeout=20_000)
 
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -81,6 +83,9 @@ def page(browser, dashboard):
     context = browser.new_context(base_url=dashboard.url, viewport={"width": 1280, "height": 900})
     context.set_default_timeout(20_000)
     tab = context.new_page()
+    # Input before the page is connected would be lost.
+    load = tab.goto
+    tab.goto = lambda url: (load(url), tab.wait_for_function("window.did_handshake"))
     problems = []
     tab.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
     tab.on("pageerror", lambda error: problems.append(str(error)))
