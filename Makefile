@@ -115,7 +115,7 @@ endif
 .PHONY: test-python
 test-python: .venv/.built ## Run the Python tests, including the demo's smoke test
 	@echo "==> Python tests"
-	@$(BIN)/python -m pytest -m "not frameworks and not interop$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not frameworks and not interop and not page$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: frameworks
 frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made .venv/.built ## Run the tests that need PyTorch or TensorFlow
@@ -144,6 +144,15 @@ test-outside: $(OUTSIDE)/.made .venv/.built ## Run the replay tests of Acme and 
 test-wheel: dist/.built ## Test the wheel in bare environments of Python 3.11, 3.12 and 3.13
 	@echo "==> Testing the wheel in bare environments (seconds each)"
 	@scripts/test_wheel.sh $(UV) dist/*.whl
+
+.PHONY: test-page
+test-page: .venv/.built ## Test the dashboard in Chromium (Debian's package `chromium`; CHROMIUM=PATH for another one)
+	@echo "==> Tests of the dashboard in a browser"
+	@$(BIN)/python -m pytest -m page $(PYTEST_ARGS)
+
+.PHONY: screenshots
+screenshots: .venv/.built ## Make the pictures of the dashboard for the documentation
+	@SCREENSHOTS=docs/images/dashboard $(BIN)/python -m pytest -m page -k "overview or test_table or images or training" -q
 
 .venv-interop/.built: requirements/interop.txt .venv/.uv
 	@echo "==> Installing dm-reverb into .venv-interop (minutes, mostly downloads)"

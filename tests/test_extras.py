@@ -95,3 +95,14 @@ def test_server_configurations_name_their_extra(hide):
 def test_other_import_errors_are_unchanged():
     with raises(ModuleNotFoundError, "No module named 'no_package_of_an_extra'"), importing_extra("torch", "a feature"):
         importlib.import_module("no_package_of_an_extra")
+
+
+def test_the_dashboard_names_its_extra(hide):
+    dashboard = importlib.import_module("engram.dashboard")
+    hide("nicegui", "engram.dashboard.pages")
+    hide("uvicorn")
+    text = (
+        "the dashboard needs NiceGUI, which is not installed; install it with `pip install 'engram-replay[dashboard]'`"
+    )
+    with raises(ModuleNotFoundError, text):
+        dashboard.DashboardServer({})

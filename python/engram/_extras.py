@@ -17,8 +17,10 @@ _PACKAGES = {
     "h5py": "h5py",
     "jax": "JAX",
     "jaxlib": "JAX",
+    "fastapi": "NiceGUI",
     "matplotlib": "Matplotlib",
     "minari": "Minari",
+    "nicegui": "NiceGUI",
     "optax": "Optax",
     "orbax": "Orbax (orbax-checkpoint)",
     "orbax.checkpoint": "Orbax (orbax-checkpoint)",
@@ -27,6 +29,7 @@ _PACKAGES = {
     "tensorflow": "TensorFlow",
     "threadpoolctl": "threadpoolctl",
     "torch": "PyTorch",
+    "uvicorn": "NiceGUI",
 }
 """Import name -> name in error texts."""
 

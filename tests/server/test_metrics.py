@@ -1,6 +1,7 @@
 """Prometheus metrics, compared with `info`; bad requests are tested in Rust."""
 
 import http.client
+import json
 import math
 import re
 import ssl
@@ -18,6 +19,7 @@ from engram.errors import InvalidArgumentError
 
 TOKEN = "s3cret"
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"
+BOARD = PAGE.parent / "grafana.json"
 
 
 def scrape(server, *, scheme="http", token=None, context=None):
@@ -180,3 +182,13 @@ def test_bad_metrics_ports_are_rejected():
         assert server.metrics_address == f"127.0.0.1:{port}"
     with raises(InvalidArgumentError, "`metrics_port` must be at most 65535; got 65536"):
         engram.Server([], metrics_port=65_536)
+
+
+def test_the_board_for_grafana_shows_metrics_that_the_server_has(server):
+    panels = json.loads(BOARD.read_text(encoding="utf-8"))["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) == 10
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    shown = {name for expression in expressions for name in re.findall(r"engram_\w+", expression)}
+    exported = {name for name, *_ in scrape(server)}
+    assert len(shown) > 10
+    assert shown <= exported

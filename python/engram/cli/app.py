@@ -7,6 +7,7 @@ import typer
 import engram
 from engram.cli.bench import bench
 from engram.cli.checkpoint import checkpoint
+from engram.cli.dashboard import dashboard
 from engram.cli.demo import demo
 from engram.cli.import_reverb import import_reverb
 from engram.cli.info import info
@@ -27,6 +28,7 @@ app.add_typer(train, name="train")
 app.command()(serve)
 app.command()(info)
 app.command()(top)
+app.command()(dashboard)
 app.command()(bench)
 app.command()(checkpoint)
 app.command()(inspect)

@@ -18,6 +18,7 @@ from engram.cli.demo_progress import take_snapshot
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
 from engram.cli.output import fail, stdout_console, text
 from engram.cli.program_name import program_name
+from engram.cli.progress_log import ProgressLog
 from engram.cli.training_progress import Reporter, make_reporter
 from engram.errors import EngramError
 
@@ -92,7 +93,7 @@ def demo(
         if folder.exists() and not folder.is_dir():
             fail(stderr, f"`--out` must be a directory, which is created if it does not exist; got the file {folder}")
         startup = time.perf_counter() - started
-        results = run(configs, stderr, headless=headless)
+        results = run(configs, stderr, folder, headless=headless)
     except (ModuleNotFoundError, EngramError) as error:
         fail(stderr, str(error))
     summary = summarize(results, startup, folder)
@@ -131,22 +132,31 @@ def make_configs(
     return [DQNConfig.for_env(env_id, seed=seed, **overrides) for seed in seeds]
 
 
-def run(configs: Sequence[DQNConfig], stderr: Console, *, headless: bool) -> list[Result]:
-    """Trains with each configuration; Ctrl-C ends the current run, and no further run starts."""
+def run(configs: Sequence[DQNConfig], stderr: Console, folder: Path, *, headless: bool) -> list[Result]:
+    """Trains with each configuration; Ctrl-C ends the current run, and no further run starts.
+
+    The progress of each run is logged below `folder`, for `engram dashboard`.
+    """
     from engram.agents.dqn import train  # noqa: PLC0415 - an extra
 
     results: list[Result] = []
     for config in configs:
         run_name = f"{config.env_id}, seed {config.seed}"
         stderr.print(text(f"{run_name}: up to {config.max_steps:,} steps; Ctrl-C stops it, results are kept"))
-        with DeferredInterrupt() as interrupt, make_reporter(stderr, headless=headless) as show_progress:
+        with (
+            DeferredInterrupt() as interrupt,
+            ProgressLog(folder / f"seed-{config.seed}") as log,
+            make_reporter(stderr, headless=headless) as show_progress,
+        ):
 
             def report(
                 progress: Progress,
                 config: DQNConfig = config,
                 show: Reporter = show_progress,
                 check: Callable[[], None] = interrupt.check,
+                add: Callable[[Progress], None] = log.add,
             ) -> None:
+                add(progress)
                 show(take_snapshot(progress, config))
                 check()
 

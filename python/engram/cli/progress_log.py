@@ -1,0 +1,55 @@
+"""The log of a training run, which `engram dashboard` shows as curves."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from engram.agents.dqn import Progress
+
+__all__ = ["ProgressLog"]
+
+INTERVAL_S = 1.0
+"""Minimum time between two rows."""
+
+
+class ProgressLog:
+    """Writes `progress.jsonl`: one JSON object per second with the steps, returns and rates of a run so far."""
+
+    def __init__(self, directory: Path) -> None:
+        """Creates the file in `directory`; replaces that of an earlier run."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._file = (directory / "progress.jsonl").open("w", encoding="utf-8")
+        self._last = (-math.inf, 0)
+
+    def add(self, progress: Progress) -> None:
+        """Appends a row, unless the last one is younger than a second."""
+        seconds, steps = self._last
+        elapsed = progress.seconds - seconds
+        if elapsed < INTERVAL_S:
+            return
+        row = {
+            "steps": progress.step,
+            "seconds": round(progress.seconds, 3),
+            "episodes": len(progress.returns),
+            "mean_return": None if math.isnan(progress.mean_return) else progress.mean_return,
+            "steps_per_s": (progress.step - steps) / elapsed if math.isfinite(elapsed) else None,
+            "inserts_per_s": progress.table.inserts_per_s,
+            "samples_per_s": progress.table.samples_per_s,
+        }
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+        self._last = (progress.seconds, progress.step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()

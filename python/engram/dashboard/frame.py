@@ -1,0 +1,93 @@
+"""What all views share: header, navigation, colours and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from nicegui import ui
+
+if TYPE_CHECKING:
+    from engram.dashboard.state import DashboardState
+
+__all__ = ["COLORS", "chart_options", "frame", "line", "page_url", "table_url"]
+
+COLORS = ("#2f7ed8", "#e07b00", "#2ca25f", "#c23b75")
+
+STYLE = """
+.engram-page { max-width: 1280px; margin: 0 auto; width: 100%; }
+.engram-card { width: 390px; max-width: 100%; }
+.engram-gray { opacity: .5; filter: grayscale(1); }
+.engram-waits { color: #b45309; font-weight: 500; }
+.body--dark .engram-waits { color: #fbbf24; }
+.engram-strip { display: flex; gap: 4px; overflow-x: auto; max-width: 100%; }
+.engram-strip img { height: 84px; image-rendering: pixelated; flex: none; }
+.engram-film { image-rendering: pixelated; height: 192px; width: auto !important;
+  max-width: 100%; align-self: flex-start !important; object-fit: contain; }
+.engram-text { white-space: pre-wrap; overflow-wrap: anywhere; }
+"""
+
+
+@contextmanager
+def frame(state: DashboardState, title: str) -> Iterator[None]:
+    """The frame of a page; the body of the `with` statement fills it."""
+    ui.page_title(f"{title} - Engram")
+    ui.colors(primary="#1f5f99")
+    ui.add_css(STYLE)
+    with ui.header().classes("items-center gap-4 py-2 px-4"):
+        ui.label("Engram").classes("text-lg font-bold")
+        links = [("Overview", "/"), ("Training", "/training")]
+        if state.options.allow_changes:
+            links.append(("Change", "/change"))
+        for text, target in links:
+            ui.link(text, target).classes("text-white" + (" underline" if text == title else " no-underline"))
+    with ui.column().classes("engram-page gap-4 p-2"):
+        yield
+
+
+def page_url(path: str, **query: object) -> str:
+    """Returns the address of a view; names in it are quoted."""
+    return f"{path}?{urlencode({name: str(value) for name, value in query.items()})}"
+
+
+def table_url(path: str, server: int, table: str) -> str:
+    """Returns the address of a view of a table."""
+    return page_url(path, server=server, table=table)
+
+
+def line(index: int, points: Sequence[Sequence[float | None]], name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Returns a line of a chart."""
+    color = COLORS[index % len(COLORS)]
+    series = {"type": "line", "name": name, "data": points, "showSymbol": False, "animation": False, "color": color}
+    return {**series, **more}
+
+
+def chart_options(
+    series: Sequence[Mapping[str, Any]], *, x: str = "", y: str = "", time: bool = False, legend: bool = True
+) -> dict[str, Any]:
+    """Returns the options of a chart with two axes."""
+    return {
+        "animation": False,
+        "grid": {
+            "left": 24 if y else 8,
+            "right": 16,
+            "top": 30 if legend else 12,
+            "bottom": 24 if x else 4,
+            "containLabel": True,
+        },
+        "legend": {"show": legend, "top": 0, "textStyle": {"color": "#888"}},
+        "tooltip": {"trigger": "axis", "confine": True},
+        "xAxis": {
+            "type": "time" if time else "value",
+            "name": x,
+            "nameLocation": "middle",
+            "nameGap": 24,
+            "axisLabel": {"hideOverlap": True},
+            "splitNumber": 4,
+            "scale": True,
+        },
+        "yAxis": {"type": "value", "name": y, "scale": True, "nameLocation": "middle", "nameGap": 48, "splitNumber": 3},
+        "series": list(series),
+    }

@@ -1,0 +1,73 @@
+"""Numbers and states in words."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engram import TableInfo
+
+__all__ = ["bytes_text", "count_text", "duration_text", "number_text", "rate_text", "ratio_text", "waiting_text"]
+
+KIBI = 1024
+MINUTE = 60
+HOUR = 3600
+
+
+def bytes_text(count: float) -> str:
+    """Returns a number of bytes in a unit of matching size."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < KIBI:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= KIBI
+    return f"{count:,.1f} TiB"
+
+
+def count_text(count: float) -> str:
+    """Returns a count, rounded to three digits if it is large."""
+    for limit, divisor, unit in ((1e4, 1, ""), (1e6, 1e3, " k"), (1e9, 1e6, " M"), (math.inf, 1e9, " G")):
+        if count < limit:
+            return f"{count / divisor:,.3g}{unit}" if unit else f"{count:,.0f}"
+    return f"{count:g}"
+
+
+def rate_text(per_s: float) -> str:
+    """Returns a rate."""
+    return f"{per_s:.1f}/s" if 0 < per_s < 10 else f"{count_text(per_s)}/s"  # noqa: PLR2004
+
+
+def number_text(value: float) -> str:
+    """Returns a number with up to five digits."""
+    return f"{value:.5g}"
+
+
+def duration_text(seconds: float) -> str:
+    """Returns a duration."""
+    if seconds < MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < HOUR:
+        return f"{seconds // MINUTE:.0f} min {seconds % MINUTE:.0f} s"
+    return f"{seconds // HOUR:.0f} h {seconds % HOUR // MINUTE:.0f} min"
+
+
+def waiting_text(info: TableInfo, seconds: float) -> str | None:
+    """Returns which calls wait for a table, how long and why; `None` if no call waits."""
+    parts = []
+    for count, who, reason in (
+        (info.waiting_inserts, "writer", info.inserting_blocked),
+        (info.waiting_samples, "reader", info.sampling_blocked),
+    ):
+        if count:
+            waits = f"{count:,} {who}{' waits' if count == 1 else 's wait'}"
+            parts.append(f"{waits}: {reason}" if reason else waits)
+    return f"For {duration_text(seconds)}: {'; '.join(parts)}" if parts else None
+
+
+def ratio_text(info: TableInfo) -> str:
+    """Returns the samples per insert so far, and what the rate limiter allows."""
+    limiter = info.rate_limiter
+    so_far = f"{info.samples_per_insert:.3g} samples per insert"
+    if math.isinf(limiter.min_diff) and math.isinf(limiter.max_diff):
+        return f"{so_far}; not limited"
+    return f"{so_far}; the limiter keeps it near {number_text(limiter.samples_per_insert)}"
