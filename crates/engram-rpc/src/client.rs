@@ -12,6 +12,7 @@ mod reconnecting_stream;
 mod sample_requests;
 mod scan;
 mod stream;
+mod target;
 mod transport;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use engram_engine::{Checkpoint, StreamOptions, TableInfo, WaitOptions, WaitOutco
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::{Instant, timeout_at};
+use tonic::Status;
 
 use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
@@ -169,10 +171,19 @@ impl Client {
         Box::pin(async move { streams.flush_acks().await })
     }
 
-    /// The server's address, as given in the options.
+    /// The server's address: that in the options, or the last one passed to [`Client::set_address`].
     #[must_use]
-    pub fn address(&self) -> &str {
+    pub fn address(&self) -> String {
         self.connector.address()
+    }
+
+    /// Sets the address of a server that has moved. Connections to another address are closed; what was not answered on
+    /// them is sent again to the new address.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the address is invalid.
+    pub fn set_address(&self, address: &str) -> Result<()> {
+        self.connector.set_address(address)
     }
 
     /// The pool of the buffers that batches are received in.
@@ -543,6 +554,7 @@ async fn send_with_retry(
             // Another call may hold the lock for a while, because it is connecting.
             let slot = timeout_at(connector.latest_response(started), connection.lock()).await;
             let mut slot = slot.map_err(|_| connector.unreachable(OTHER_CALL_CONNECTS))?;
+            slot.take_if(|open| connector.has_moved(&open.target));
             // A call that must not be repeated needs a connection that still works.
             if !can_be_repeated(&call)
                 && let Some(open) = &mut *slot
@@ -558,7 +570,11 @@ async fn send_with_retry(
         let request = pb::ManageRequest {
             call: Some(call.clone()),
         };
-        let status = match open.client.manage(request).await {
+        let response = tokio::select! {
+            response = open.client.manage(request) => response,
+            () = connector.moved(&open.target) => Err(Status::unavailable("it has moved to this address")),
+        };
+        let status = match response {
             Ok(response) => {
                 let outcome = response.into_inner().outcome;
                 return outcome
