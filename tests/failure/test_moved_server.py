@@ -7,7 +7,7 @@ import time
 import pytest
 from helpers.faults import Proxy, ServerProcess
 
-from engram import Client, Pattern, Server, Store, Table
+from engram import Client, Pattern, Server, Table
 from engram.errors import InvalidArgumentError, UnavailableError
 
 TABLES = "[engram.Table('t'), engram.Table.queue('empty')]"
@@ -21,7 +21,7 @@ def repeat(call):
         try:
             while not stopping.is_set():
                 call()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001, raised by `stop`
             errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -67,22 +67,25 @@ def test_writers_and_samplers_follow_a_killed_server(tmp_path, rounds):
 
 def test_a_waiting_call_follows_a_server_that_has_vanished():
     """The old address still accepts connections, but nothing answers there."""
-    with Store([Table("t"), Table.queue("empty")]) as store, Server(store) as server, Proxy(server.port) as proxy:
-        with Client(proxy.address, reconnect_timeout=60.0) as client:
-            client.insert({"x": 0}, {"t": 1.0})
-            proxy.mute()
-            done = threading.Event()
-            stop = repeat(lambda: (client.sample("t", 1), client.info(), done.set()))
-            assert not done.wait(0.3)
-            started = time.monotonic()
-            client.set_address(server.address)
-            assert done.wait(5.0)
-            assert time.monotonic() - started < 2.0
-            stop()
+    with (
+        Server([Table("t")]) as server,
+        Proxy(server.port) as proxy,
+        Client(proxy.address, reconnect_timeout=60.0) as client,
+    ):
+        client.insert({"x": 0}, {"t": 1.0})
+        proxy.mute()
+        done = threading.Event()
+        stop = repeat(lambda: (client.sample("t", 1), client.info(), done.set()))
+        assert not done.wait(0.3)
+        started = time.monotonic()
+        client.set_address(server.address)
+        assert done.wait(5.0)
+        assert time.monotonic() - started < 2.0
+        stop()
 
 
 def test_copies_and_errors_have_the_new_address():
-    with Store([Table("t")]) as store, Server(store) as server:
+    with Server([Table("t")]) as server:
         client = Client("127.0.0.1:1", reconnect_timeout=0.1)
         client.set_address(server.address)
         assert client.address == server.address

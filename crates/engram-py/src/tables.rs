@@ -34,7 +34,7 @@ pub(crate) enum Location {
 /// The tables of a server. Unlike an engine, they can be used in a forked child, which opens its own connection.
 #[derive(Debug)]
 pub(crate) struct RemoteStore {
-    options: Mutex<ClientOptions>,
+    options: parking_lot::Mutex<ClientOptions>,
     /// The connection that was made last: by this process, or by the parent before it forked.
     connection: ArcSwapOption<RemoteTables>,
 }
@@ -62,7 +62,7 @@ struct InsertCache {
 impl RemoteStore {
     pub(crate) fn new(py: Python<'_>, options: ClientOptions) -> PyResult<Self> {
         let remote = Self {
-            options: Mutex::new(options),
+            options: parking_lot::Mutex::new(options),
             connection: ArcSwapOption::empty(),
         };
         remote.connection(py)?;
