@@ -51,6 +51,7 @@ fn options(chunk_length: Option<usize>) -> WriterOptions {
         history: 64,
         chunk_length,
         compression: Compression::Auto,
+        shard: engram_core::writer::ShardId::default(),
     }
 }
 

@@ -283,7 +283,8 @@ impl Selector {
         match self {
             Self::Prioritized(prioritized) => prioritized.distribution(),
             Self::Uniform(slots) => DrawDistribution::uniform(slots.len()),
-            Self::Order(_) | Self::Heap(_) => DrawDistribution::uniform(1),
+            Self::Order(order) => DrawDistribution::first_of(order.len()),
+            Self::Heap(heap) => DrawDistribution::first_of(heap.len()),
         }
     }
 
@@ -318,6 +319,8 @@ pub struct DrawDistribution {
     pub candidates: u64,
     /// Smallest non-zero probability.
     pub min_probability: f64,
+    /// Sum of the weights of all items that could be chosen. Each weighs 1, unless the selector is Prioritized.
+    pub total_weight: f64,
 }
 
 impl DrawDistribution {
@@ -325,10 +328,19 @@ impl DrawDistribution {
     #[must_use]
     pub fn uniform(candidates: usize) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
-        let min_probability = 1.0 / candidates as f64;
+        let total_weight = candidates as f64;
         Self {
             candidates: candidates as u64,
-            min_probability,
+            min_probability: 1.0 / total_weight,
+            total_weight,
+        }
+    }
+
+    /// One of this many items is certain.
+    fn first_of(items: usize) -> Self {
+        Self {
+            total_weight: Self::uniform(items).total_weight,
+            ..Self::uniform(1)
         }
     }
 

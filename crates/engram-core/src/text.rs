@@ -12,7 +12,8 @@ pub fn count<N: Copy + Display + PartialEq + From<u8>>(number: N, noun: &str) ->
 }
 
 /// Names a column in error texts. Data that is one array has one column, whose name is empty.
-pub(crate) fn describe_column(name: &str) -> String {
+#[must_use]
+pub fn describe_column(name: &str) -> String {
     if name.is_empty() {
         return "the data".into();
     }

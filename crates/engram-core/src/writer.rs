@@ -33,7 +33,7 @@ pub use batched::vector::{
 pub use batched::{AppendedSteps, BatchedRecorder};
 pub use condition::{Comparison, Condition, ConditionInput};
 pub use item_columns::ItemColumns;
-pub use key_source::KeySource;
+pub use key_source::{KeySource, MAX_SHARD_ID, ShardId};
 pub use options::WriterOptions;
 pub use pattern::{Pattern, PatternColumn};
 pub use pattern_set::PatternSet;

@@ -67,6 +67,7 @@ fn recorder(
         history: 1,
         chunk_length,
         compression: Compression::Off,
+        shard: engram_core::writer::ShardId::default(),
     };
     VectorRecorder::new(options, 7, ENVS, mode, &schema, 1, &rules).unwrap()
 }

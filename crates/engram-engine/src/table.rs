@@ -399,6 +399,7 @@ impl Table {
                 sampling_blocked: with_name(sampling_blocked),
                 storage_problem,
                 unreadable_items: locked.unreadable_items,
+                distribution: locked.state.distribution(),
                 stats,
             }
         })

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use engram_core::{TableOptions, TableStats};
+use engram_core::{DrawDistribution, TableOptions, TableStats};
 
 /// A table's options, counters and rates at one moment.
 #[derive(Clone, Debug)]
@@ -12,6 +12,8 @@ pub struct TableInfo {
     pub options: Arc<TableOptions>,
     /// Sizes and counters.
     pub stats: TableStats,
+    /// The distribution of the next draw.
+    pub distribution: DrawDistribution,
     /// Inserts per second over the last few seconds.
     pub inserts_per_s: f64,
     /// Samples per second over the last few seconds.

@@ -263,7 +263,7 @@ impl BatchedWriter {
     ) -> PyResult<PyClassInitializer<Self>> {
         let sender = options.sender(py, store)?;
         let state = BatchedState {
-            options: options.recorder_options(1),
+            options: options.recorder_options(1, &sender),
             num_envs,
             recording: None,
             sender,

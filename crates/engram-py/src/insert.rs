@@ -70,15 +70,15 @@ impl Inserter {
             let (key, options, items) = self
                 .prepare(tables, data, priorities, until, time_axis)
                 .map_err(|error| with_array_hint(error, data))?;
-            let accepted = match tables {
+            match tables {
                 Tables::Local(engine) => {
-                    insert_local(py, engine, &names, items, deadline, &describe)?
+                    let accepted = insert_local(py, engine, &names, items, deadline, &describe)?;
+                    Ok((key, accepted))
                 }
                 Tables::Remote(remote) => {
-                    insert_remote(py, remote, &options, items, until, &describe)?
+                    insert_remote(py, remote, &options, items, until, &describe)
                 }
-            };
-            Ok((key, accepted))
+            }
         };
         let (key, accepted) = match (tables, &names[..]) {
             // If a table rejects the item, the cached options may be out of date: then try once more.
@@ -173,7 +173,7 @@ impl Inserter {
         for (column, leaf) in leaves.iter().enumerate() {
             fill(py, &template, leaf, &mut builder, column, steps)?;
         }
-        let key = tables.unique_number() >> 1;
+        let key = tables.shard().key(tables.unique_number() >> 1);
         let items = detached(py, || {
             let item = seal(tables, builder, key, steps, !time_axis)?;
             let items = priorities.iter().map(|(_, priority)| NewItem {

@@ -97,13 +97,17 @@ impl InsertBatchCall<'_> {
             steps,
             chunk_bytes: chunk_bytes(&options),
             compressor: Compressor::new(Compression::Auto),
-            keys: KeySource::new(tables.unique_number()),
+            keys: KeySource::new(tables.unique_number(), outbox.shard()),
             episode: tables.unique_number(),
             schema,
         };
         self.check_against_table(&options, &builder)
             .map_err(|error| with_array_hint(errors::to_py(py, &error), items))?;
         let mut keys = Vec::with_capacity(len);
+        let sent_before = match &outbox {
+            AnyOutbox::Local(..) => 0,
+            AnyOutbox::Remote(_, outbox) => outbox.sent(table),
+        };
         let sent = self.send(
             py,
             &mut outbox,
@@ -116,6 +120,9 @@ impl InsertBatchCall<'_> {
         match sent {
             Ok(WaitEnd::Done) => {
                 if let AnyOutbox::Remote(remote, outbox) = outbox {
+                    for (key, number) in keys.iter_mut().zip(sent_before + 1..) {
+                        *key = outbox.final_key(table, number, *key);
+                    }
                     remote.recycle_outbox(outbox);
                 }
                 Ok(keys)

@@ -61,7 +61,7 @@ pub(crate) fn flush_acks(
     Ok(())
 }
 
-/// Inserts an item into each table of a server. Returns for each table whether it accepted the item.
+/// Inserts an item into each table of a server. Returns its key, and for each table whether it accepted the item.
 pub(crate) fn insert_remote(
     py: Python<'_>,
     remote: &RemoteTables,
@@ -69,17 +69,21 @@ pub(crate) fn insert_remote(
     items: Vec<NewItem>,
     until: (Timeout, Option<Instant>),
     describe: &DescribeWait<'_>,
-) -> PyResult<Vec<bool>> {
+) -> PyResult<(u64, Vec<bool>)> {
     flush_acks(py, remote, until.1)?;
     let mut outbox = remote.outbox();
+    let key = items.first().map_or(0, |item| item.key);
     let partly_accepted = insert_through(py, remote, &mut outbox, options, items, until, describe);
+    let table = outbox.table_number(&options[0]);
+    let key = outbox.final_key(table, outbox.sent(table), key);
     if let Ok(None) = partly_accepted {
         remote.recycle_outbox(outbox);
     } else {
         // Dropping an outbox waits for the server.
         py.detach(|| drop(outbox));
     }
-    Ok(partly_accepted?.unwrap_or_else(|| vec![true; options.len()]))
+    let accepted = partly_accepted?.unwrap_or_else(|| vec![true; options.len()]);
+    Ok((key, accepted))
 }
 
 /// Inserts through an outbox. Returns `None` if all tables accepted the item in time; otherwise, for each table,

@@ -40,6 +40,7 @@ mod saved_buffer;
 mod scan;
 mod sender;
 mod server;
+mod sharded;
 mod snapshot;
 mod stacked_leaves;
 mod step_flattener;
@@ -79,6 +80,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<saved_buffer::SavedBuffer>()?;
     module.add_class::<scan::PyScan>()?;
     module.add_class::<server::PyServer>()?;
+    module.add_class::<sharded::PyShardedTables>()?;
     module.add_class::<snapshot::TableSnapshot>()?;
     module.add_class::<store::Store>()?;
     module.add_class::<trajectory_writer::TrajectoryWriter>()?;

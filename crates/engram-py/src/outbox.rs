@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engram_core::text::count;
+use engram_core::writer::ShardId;
 use engram_core::{NewItem, TableOptions};
 use engram_engine::{Engine, Outbox, Until};
 use engram_rpc::client::RemoteOutbox;
@@ -54,6 +55,14 @@ impl AnyOutbox {
         match tables {
             Tables::Local(engine) => Self::Local(Arc::clone(engine), Outbox::default()),
             Tables::Remote(remote) => Self::Remote(Arc::clone(remote), remote.client.outbox()),
+        }
+    }
+
+    /// Returns the shard that the items are sent to; its id can change.
+    pub(crate) fn shard(&self) -> ShardId {
+        match self {
+            Self::Local(..) => ShardId::default(),
+            Self::Remote(_, outbox) => outbox.shard().clone(),
         }
     }
 

@@ -195,7 +195,7 @@ impl PatternWriter {
         uniform: bool,
     ) -> PyResult<PyClassInitializer<Self>> {
         let sender = options.sender(py, store)?;
-        let options = options.recorder_options(1);
+        let options = options.recorder_options(1, &sender);
         let recorder = Recorder::new(options.clone(), sender.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let state = PatternState {

@@ -8,7 +8,7 @@ use engram_core::gather::LengthPolicy;
 use engram_core::text::count;
 use engram_core::{Error, Result};
 use engram_engine::{BatchLease, Engine, SampleOptions};
-use engram_rpc::client::BatchRequest;
+use engram_rpc::client::{BatchRequest, PendingResponse, ShardedBatch};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
@@ -66,6 +66,22 @@ pub(crate) fn sample_remote(
         );
         errors::to_py(py, &Error::DeadlineExceeded(text))
     })
+}
+
+/// Samples a table of several servers.
+pub(crate) fn sample_sharded(
+    py: Python<'_>,
+    tables: &Tables,
+    (table, n): (&str, usize),
+    ticket: PendingResponse<ShardedBatch>,
+) -> PyResult<Batch> {
+    let sampled = async {
+        let sampled = ticket.await?;
+        Ok((sampled.batch, Some(sampled.lease)))
+    };
+    // The servers enforce the timeout, and the sample a deadline for their replies.
+    let batch = finish(py, (tables, table, n), sampled, None)?;
+    batch.ok_or_else(|| errors::invalid(py, "interrupted".into()))
 }
 
 /// Waits for a sample of `n` items, builds its batch and then acknowledges it; `None` at the deadline. If the batch cannot

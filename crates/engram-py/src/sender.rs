@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use engram_core::pool::Pool;
 use engram_core::text::count;
+use engram_core::writer::ShardId;
 use engram_core::{Error, NewItem, TableOptions};
 use engram_engine::Until;
 use pyo3::prelude::*;
@@ -119,6 +120,11 @@ impl Sender {
     /// Returns a unique number for keys.
     pub(crate) fn unique_number(&self) -> u64 {
         self.tables.unique_number()
+    }
+
+    /// Returns the shard that the items are sent to; its id can change.
+    pub(crate) fn shard(&self) -> ShardId {
+        self.outbox.shard()
     }
 
     /// Returns the pool of buffers for slices of the writer's history.

@@ -67,6 +67,7 @@ impl PyServer {
         insecure: bool,
         lease_timeout: f64,
         metrics_port: Option<u16>,
+        shard_id: u16,
     ) -> PyResult<Self> {
         let engine = store.engine(py)?;
         let to_py = |error| errors::to_py(py, &error);
@@ -93,6 +94,7 @@ impl PyServer {
             insecure,
             lease_timeout: Duration::try_from_secs_f64(lease_timeout).unwrap_or(MAX_LEASE_TIMEOUT),
             seed: store.seed(),
+            shard_id,
             ..ServerOptions::default()
         };
         let server = detached(py, || Server::start(Arc::clone(&engine), options))?;

@@ -21,6 +21,7 @@ pub(crate) fn table_info_dict<'py>(
     dict.set_item("name", &options.name)?;
     dict.set_item("size", stats.size)?;
     dict.set_item("max_size", options.max_size)?;
+    dict.set_item("total_weight", info.distribution.total_weight)?;
     dict.set_item("bytes", stats.bytes)?;
     dict.set_item("max_bytes", options.max_bytes)?;
     dict.set_item("hidden_items", stats.hidden_items)?;

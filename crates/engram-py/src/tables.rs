@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+use engram_core::writer::ShardId;
 use engram_core::{Error, Result, TableOptions};
 use engram_engine::{Engine, TableInfo};
 use engram_rpc::client::{
@@ -267,7 +268,9 @@ impl RemoteTables {
 
     /// Keeps an outbox whose items are all acknowledged for the next insert.
     pub(crate) fn recycle_outbox(&self, outbox: RemoteOutbox) {
-        self.cache().idle_outboxes.push(outbox);
+        if outbox.is_at_home() {
+            self.cache().idle_outboxes.push(outbox);
+        }
     }
 }
 
@@ -374,6 +377,14 @@ impl Tables {
         match self {
             Self::Local(engine) => engine.unique_number(),
             Self::Remote(remote) => remote.client.unique_number(),
+        }
+    }
+
+    /// The shard id of the server's keys: none in process.
+    pub(crate) fn shard(&self) -> ShardId {
+        match self {
+            Self::Local(_) => ShardId::default(),
+            Self::Remote(remote) => remote.client.shard(),
         }
     }
 

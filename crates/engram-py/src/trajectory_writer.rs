@@ -147,7 +147,8 @@ impl TrajectoryWriter {
         options: WriterConfig,
     ) -> PyResult<PyClassInitializer<Self>> {
         let sender = options.sender(py, store)?;
-        let recorder = Recorder::new(options.recorder_options(history), sender.unique_number())
+        let options = options.recorder_options(history, &sender);
+        let recorder = Recorder::new(options, sender.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let state = TrajectoryState {
             recorder,

@@ -334,7 +334,7 @@ impl VectorWriter {
             sender.table_number(py, &name)?;
         }
         let state = VectorState {
-            options: options.recorder_options(1),
+            options: options.recorder_options(1, &sender),
             num_envs,
             mode,
             sender,

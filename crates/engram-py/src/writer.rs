@@ -43,10 +43,11 @@ pub(crate) struct WriterConfig {
 
 impl WriterConfig {
     /// Returns the options of a recorder that retains the last `history` steps.
-    pub(crate) fn recorder_options(self, history: u64) -> WriterOptions {
+    pub(crate) fn recorder_options(self, history: u64, sender: &Sender) -> WriterOptions {
         WriterOptions {
             history,
             chunk_length: self.chunk_length,
+            shard: sender.shard(),
             compression: match self.compression.as_str() {
                 "delta" => Compression::Delta,
                 "off" => Compression::Off,

@@ -4,6 +4,7 @@ mod changes;
 mod confirmation;
 mod connect;
 mod connect_errors;
+mod failover;
 mod outbox;
 mod pending_inserts;
 mod pending_response;
@@ -11,6 +12,7 @@ mod pending_samples;
 mod reconnecting_stream;
 mod sample_requests;
 mod scan;
+mod sharded;
 mod stream;
 mod target;
 mod transport;
@@ -20,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engram_core::pool::Pool;
+use engram_core::writer::ShardId;
 use engram_core::{Error, RateLimits, Result, TableOptions};
 use engram_engine::{Checkpoint, StreamOptions, TableInfo, WaitOptions, WaitOutcome, wait};
 use tokio::runtime::{Handle, Runtime};
@@ -44,6 +47,7 @@ pub use pending_response::PendingResponse;
 pub use pending_samples::BatchRequest;
 pub use sample_requests::{LeasedBatch, RemoteLease, RemoteSampleTicket};
 pub use scan::{RemoteScan, ScanRequest};
+pub use sharded::{MAX_TOTALS_AGE, ShardedBatch, ShardedLease, ShardedStream, ShardedTables};
 pub use stream::RemoteStream;
 
 /// Maximum time that [`Client::wait_for_acks`] waits if no acknowledgement has to become durable. Otherwise, the
@@ -190,6 +194,12 @@ impl Client {
     #[must_use]
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// The server's id among the shards of its tables: none before the first connection. It can change.
+    #[must_use]
+    pub fn shard(&self) -> ShardId {
+        self.connector.shard().clone()
     }
 
     pub(crate) fn runtime(&self) -> &Handle {

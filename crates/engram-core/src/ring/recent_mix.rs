@@ -67,6 +67,7 @@ impl RecentMix {
         };
         let probabilities = starts.iter().map(probability).collect();
         let distribution = DrawDistribution {
+            total_weight: 1.0,
             candidates: if any > 0.0 { all } else { recent_items } as u64,
             min_probability: if any > 0.0 && recent_items < all {
                 any

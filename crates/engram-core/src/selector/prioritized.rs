@@ -95,9 +95,13 @@ impl Prioritized {
 pub(crate) fn distribution(tree: &mut SumTree<impl Sums>, len: usize) -> DrawDistribution {
     let total = tree.total();
     if total <= 0.0 {
-        return DrawDistribution::uniform(len);
+        return DrawDistribution {
+            total_weight: 0.0,
+            ..DrawDistribution::uniform(len)
+        };
     }
     DrawDistribution {
+        total_weight: total,
         candidates: tree.non_zero() as u64,
         min_probability: tree.min_weight() / total,
     }

@@ -62,10 +62,7 @@ impl Draw {
             priority: item.priority,
             times_sampled: item.times_sampled,
             table_size,
-            distribution: DrawDistribution {
-                candidates: 1,
-                min_probability: 1.0,
-            },
+            distribution: DrawDistribution::uniform(1),
         })
     }
 

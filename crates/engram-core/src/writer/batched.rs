@@ -103,7 +103,7 @@ impl BatchedRecorder {
                 u32::MAX
             )));
         }
-        let mut keys = KeySource::new(base);
+        let mut keys = KeySource::new(base, options.shard.clone());
         let patterns = patterns.into_iter().map(|mut pattern| {
             pattern.bind(&schema);
             BatchedPattern {
@@ -349,6 +349,7 @@ mod tests {
             history: 1,
             chunk_length: Some(4),
             compression: Compression::Auto,
+            shard: crate::writer::ShardId::default(),
         };
         BatchedRecorder::new(options, 3, envs, schema, vec![pattern])
     }

@@ -1,5 +1,6 @@
 //! How a writer divides its steps into chunks, and how many steps it retains.
 
+use super::key_source::ShardId;
 use super::open_batch::Grouping;
 use crate::codec::Compression;
 use crate::dtype::DType;
@@ -38,6 +39,8 @@ pub struct WriterOptions {
     pub chunk_length: Option<usize>,
     /// Compression of columns. Chunks that several environments share are not compressed.
     pub compression: Compression,
+    /// The shard id in the keys of items.
+    pub shard: ShardId,
 }
 
 impl WriterOptions {
@@ -123,6 +126,7 @@ mod tests {
             history: 8,
             chunk_length: None,
             compression: Compression::Auto,
+            shard: ShardId::default(),
         }
     }
 

@@ -378,6 +378,7 @@ mod tests {
             history: 3,
             chunk_length: None,
             compression: Compression::Auto,
+            shard: crate::writer::ShardId::default(),
         };
         let cell = CellSpec {
             dtype: DType::Uint8,

@@ -89,7 +89,7 @@ impl Recorder {
     /// Those of [`WriterOptions::check`].
     pub fn new(options: WriterOptions, base: u64) -> Result<Self> {
         options.check()?;
-        let mut keys = KeySource::new(base);
+        let mut keys = KeySource::new(base, options.shard.clone());
         Ok(Self {
             compressor: Compressor::new(options.compression),
             options,
@@ -398,6 +398,7 @@ mod tests {
             history,
             chunk_length,
             compression: Compression::Auto,
+            shard: crate::writer::ShardId::default(),
         };
         let mut recorder = Recorder::new(options, 1).unwrap();
         let layout = Arc::new(Layout {

@@ -21,6 +21,7 @@ pub(crate) fn options(history: u64, chunk_length: Option<usize>) -> WriterOption
         history,
         chunk_length,
         compression: Compression::Auto,
+        shard: engram_core::writer::ShardId::default(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engram_core::writer::ShardId;
 use engram_core::{Error, Result};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -20,6 +21,7 @@ use super::connect_errors::{
     NO_CONNECTION, NO_RESPONSE, Peer, describe_call_failure, describe_open_failure,
     describe_tls_failure, is_tls_failure, join_causes,
 };
+use super::failover::Failover;
 use super::target::Target;
 use super::transport::{ObservedStream, OpenError, ReceivedBytes};
 use crate::pb;
@@ -87,6 +89,10 @@ pub(crate) struct Connector {
     /// The server's `lease_timeout`, as the server last reported it. `None` before that, or if the server does not
     /// report it.
     lease_timeout: Mutex<Option<Duration>>,
+    /// The server's id among the shards, as the server last reported it.
+    shard: ShardId,
+    /// The other servers of the same tables, if there are any.
+    pub(crate) failover: Failover,
 }
 
 /// First delay between two attempts; doubled after each, up to [`MAX_RETRY_DELAY`].
@@ -128,6 +134,8 @@ impl Connector {
             options,
             is_closed: watch::Sender::new(false),
             lease_timeout: Mutex::default(),
+            shard: ShardId::default(),
+            failover: Failover::default(),
         })
     }
 
@@ -189,6 +197,11 @@ impl Connector {
         *self.lease_timeout.lock()
     }
 
+    /// The server's id among the shards: none before the first connection.
+    pub(crate) fn shard(&self) -> &ShardId {
+        &self.shard
+    }
+
     /// When calls stop waiting for a server that has been unreachable since `since`. Includes the time for a response
     /// that is on its way.
     pub(crate) fn latest_response(&self, since: Instant) -> Instant {
@@ -212,7 +225,13 @@ impl Connector {
                 }
             };
             let reason = match attempt {
-                Ok(connection) => return Ok(connection),
+                Ok(connection) => match self.failover.delete_moved_items(&connection).await {
+                    Ok(()) => {
+                        self.failover.set_reachable(true);
+                        return Ok(connection);
+                    }
+                    Err(status) => describe_call_failure(&status),
+                },
                 Err(AttemptError::Permanent(error)) => return Err(error),
                 Err(AttemptError::Retry(why)) => why,
                 Err(AttemptError::OtherProgram(why)) => {
@@ -224,6 +243,7 @@ impl Connector {
                 Err(AttemptError::Closed(why)) => recognised.clone().unwrap_or(why),
             };
             if Instant::now() + delay > deadline {
+                self.failover.set_reachable(false);
                 return Err(self.unreachable(&reason));
             }
             tokio::select! {
@@ -267,6 +287,7 @@ impl Connector {
                 Ok(hello) => {
                     let lease_timeout = hello.lease_timeout_s.map(Duration::try_from_secs_f64);
                     *self.lease_timeout.lock() = lease_timeout.and_then(Result::ok);
+                    self.shard.set(u16::try_from(hello.shard_id).unwrap_or(0));
                     Ok(self
                         .connect_local(target, &hello)
                         .await

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use engram_core::writer::ShardId;
 use engram_core::{NewItem, Result, TableOptions};
 use engram_engine::{Until, WaitOptions, WaitOutcome, wait};
 use tokio::sync::mpsc;
@@ -34,6 +35,8 @@ pub struct RemoteOutbox {
     progress: Arc<InsertProgress>,
     /// The options of each table, by its number.
     tables: Vec<Arc<TableOptions>>,
+    /// The shard that the items are sent to.
+    shard: ShardId,
     until: Until,
 }
 
@@ -41,8 +44,11 @@ impl RemoteOutbox {
     pub(crate) fn new(client: &Arc<Client>) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
         let progress = Arc::<InsertProgress>::default();
-        let stream = PendingInserts::new(client.unique_number(), Arc::clone(&progress));
         let connector = Arc::clone(client.connector());
+        let shard = ShardId::default();
+        shard.set(connector.shard().get());
+        let session = client.unique_number();
+        let stream = PendingInserts::new(session, shard.clone(), Arc::clone(&progress));
         let task = client.runtime().spawn(run(connector, stream, receiver));
         Self {
             client: Arc::clone(client),
@@ -50,6 +56,7 @@ impl RemoteOutbox {
             task: Some(task),
             progress,
             tables: Vec::new(),
+            shard,
             until: Until::Complete,
         }
     }
@@ -63,6 +70,10 @@ impl RemoteOutbox {
 
     /// Returns the number that stands for a table in [`RemoteOutbox::send`], and stores the table's current options.
     pub fn table_number(&mut self, options: &Arc<TableOptions>) -> u32 {
+        if self.tables.is_empty() {
+            // The client has connected, to request the options.
+            self.shard.set(self.client.connector().shard().get());
+        }
         let Some(number) = self.find_table(&options.name) else {
             return self.add_table(&options.name, Arc::clone(options));
         };
@@ -77,6 +88,33 @@ impl RemoteOutbox {
         let entry = numbers
             .find(|(number, table)| table.name == name && !self.progress.is_dropped(*number));
         entry.map(|(number, _)| number)
+    }
+
+    /// The shard that the items are sent to: another one than at first if that cannot be reached. The keys of items must
+    /// have its id.
+    #[must_use]
+    pub fn shard(&self) -> &ShardId {
+        &self.shard
+    }
+
+    /// Number of items sent to a table so far.
+    #[must_use]
+    pub fn sent(&self, table: u32) -> u64 {
+        self.progress.sent(table)
+    }
+
+    /// Returns the key that an item has, which differs from the given one if the item was moved to another shard.
+    /// `number` is that of the item among those of its table, counted from 1.
+    #[must_use]
+    pub fn final_key(&self, table: u32, number: u64, key: u64) -> u64 {
+        let changed = self.progress.changed_shard(table, number);
+        changed.map_or(key, |id| ShardId::new(id).key(key))
+    }
+
+    /// True if this outbox sends to the shard of its client, and not to another one that replaces it.
+    #[must_use]
+    pub fn is_at_home(&self) -> bool {
+        self.shard.get() == self.client.connector().shard().get()
     }
 
     fn add_table(&mut self, name: &str, options: Arc<TableOptions>) -> u32 {

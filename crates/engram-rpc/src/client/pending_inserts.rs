@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engram_core::text::count;
+use engram_core::writer::ShardId;
 use engram_core::{Error, NewItem, RateLimits, Result};
 use parking_lot::Mutex;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::connect::GrpcClient;
+use super::connect::{Connector, GrpcClient};
+use super::failover::{Failover, next_session};
 use super::reconnecting_stream::ReconnectingStream;
 use crate::pb;
 use crate::wire::{InsertRequestBuilder, SentDictionary, decode_error};
@@ -39,6 +41,9 @@ struct ProgressState {
     errors: VecDeque<(Error, u64)>,
     /// Numbers of tables that were dropped or closed. A new table may have the same name.
     dropped: Vec<u32>,
+    /// Changes of the shard that the items are sent to, oldest first: a table, the number of its last item that the
+    /// earlier shard has completed, and the id of the next shard.
+    shard_changes: Vec<(u32, u64, u16)>,
 }
 
 /// The highest numbers of a writer's items for one table; numbers begin at 1.
@@ -154,6 +159,21 @@ impl InsertProgress {
         self.state.lock().durability_error.take()
     }
 
+    /// Returns the shard id in the key of an item, by its number; `None` if the shard has not changed since its writer
+    /// chose the key.
+    pub(crate) fn changed_shard(&self, table: u32, number: u64) -> Option<u16> {
+        let state = self.state.lock();
+        let mut changes = state.shard_changes.iter().rev();
+        let change =
+            changes.find(|(changed, completed, _)| *changed == table && *completed < number);
+        change.map(|(_, _, id)| *id)
+    }
+
+    /// Number of items sent to a table.
+    pub(crate) fn sent(&self, table: u32) -> u64 {
+        self.state.lock().counts[table as usize].sent
+    }
+
     /// Records that a dropped table exists again, with these limits.
     pub(crate) fn restore_table(&self, table: usize, limits: &RateLimits) {
         let mut state = self.state.lock();
@@ -241,11 +261,13 @@ pub(crate) struct PendingInserts {
     builder: InsertRequestBuilder,
     /// Messages to send next.
     requests: VecDeque<pb::InsertRequest>,
+    /// The shard that the items are sent to. Shared by the writer, whose keys have this id.
+    shard: ShardId,
     progress: Arc<InsertProgress>,
 }
 
 impl PendingInserts {
-    pub(crate) fn new(session: u64, progress: Arc<InsertProgress>) -> Self {
+    pub(crate) fn new(session: u64, shard: ShardId, progress: Arc<InsertProgress>) -> Self {
         Self {
             session,
             session_sent: false,
@@ -254,6 +276,7 @@ impl PendingInserts {
             dictionary: SentDictionary::default(),
             builder: InsertRequestBuilder::default(),
             requests: VecDeque::new(),
+            shard,
             progress,
         }
     }
@@ -267,8 +290,9 @@ impl PendingInserts {
             while !self.builder.is_full()
                 && let Some((number, item)) = queue.next_unsent()
             {
+                let key = shard_key(&self.shard, item.key);
                 self.builder
-                    .add_item(&mut self.dictionary, &queue.table, number, item);
+                    .add_item(&mut self.dictionary, &queue.table, number, item, key);
                 queue.sent = number;
             }
             if self.builder.is_full() {
@@ -290,6 +314,15 @@ impl PendingInserts {
                 "invalid response: it acknowledges items of table `{table}`, which this writer does not use"
             ))
         })
+    }
+}
+
+/// Returns the key that an item has on a shard: its writer may have created it for another one.
+fn shard_key(shard: &ShardId, key: u64) -> u64 {
+    if shard.get() == 0 {
+        key
+    } else {
+        shard.key(key)
     }
 }
 
@@ -332,6 +365,30 @@ impl ReconnectingStream for PendingInserts {
         self.dictionary = SentDictionary::default();
         self.builder = InsertRequestBuilder::default();
         self.requests.clear();
+    }
+
+    fn on_connect(&mut self, connector: &Connector) {
+        let (before, id) = (self.shard.get(), connector.shard().get());
+        self.shard.set(id);
+        if before != 0 && before != id {
+            let completed = (0..)
+                .zip(&self.queues)
+                .map(|(table, queue)| (table, queue.completed, id));
+            self.progress.state.lock().shard_changes.extend(completed);
+        }
+    }
+
+    fn move_from(&mut self, unreachable: &Arc<Connector>) -> bool {
+        for queue in &self.queues {
+            let items = queue.incomplete.iter();
+            let keys = items.map(|item| shard_key(&self.shard, item.key));
+            unreachable.failover.add_moved_items(&queue.table, keys);
+        }
+        Failover::connect_later(unreachable);
+        // The unreachable server may know items by their numbers that are deleted when it is reached again: should they
+        // be sent to it then, it must insert them.
+        self.session = next_session(self.session);
+        true
     }
 
     fn next_request(&mut self) -> Option<pb::InsertRequest> {

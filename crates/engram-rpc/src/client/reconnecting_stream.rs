@@ -73,6 +73,15 @@ pub(crate) trait ReconnectingStream: Send + 'static {
     /// Fails all pending requests with this error: the server cannot be reached, the server rejected the stream, or the
     /// client is closed. Afterwards the stream is idle.
     fn fail_pending(&mut self, error: &Error);
+
+    /// Called for each new connection, before [`Self::open`].
+    fn on_connect(&mut self, _connector: &Connector) {}
+
+    /// If requests can be moved from a server that cannot be reached to another one: forgets what the first server knew
+    /// and returns true.
+    fn move_from(&mut self, _unreachable: &Arc<Connector>) -> bool {
+        false
+    }
 }
 
 /// Runs a stream until its command channel or the client is closed. Returns true if the server has read all requests
@@ -84,7 +93,7 @@ pub(crate) async fn run<T: ReconnectingStream>(
     commands: UnboundedReceiver<T::Command>,
 ) -> bool {
     tokio::select! {
-        complete = run_until_done(&connector, &mut stream, commands) => return complete,
+        complete = run_until_done(Arc::clone(&connector), &mut stream, commands) => return complete,
         () = connector.closed() => {}
     }
     stream.fail_pending(&closed_error());
@@ -98,7 +107,7 @@ pub(crate) fn closed_error() -> Error {
 
 /// Runs a stream until its command channel is closed. The result is that of [`run`].
 async fn run_until_done<T: ReconnectingStream>(
-    connector: &Connector,
+    mut connector: Arc<Connector>,
     stream: &mut T,
     mut commands: UnboundedReceiver<T::Command>,
 ) -> bool {
@@ -122,13 +131,24 @@ async fn run_until_done<T: ReconnectingStream>(
         let connection = match connected {
             Ok(connection) => connection,
             Err(error) => {
-                stream.fail_pending(&error);
+                let other = match error {
+                    Error::Unavailable(_) => connector.failover.reachable_peer(),
+                    _ => None,
+                };
+                match other {
+                    Some(other) if stream.move_from(&connector) => {
+                        connector = other;
+                        unreachable_since = None;
+                    }
+                    _ => stream.fail_pending(&error),
+                }
                 continue;
             }
         };
         let connected_at = Instant::now();
+        stream.on_connect(&connector);
         let end = tokio::select! {
-            end = exchange_messages(connector, stream, &mut commands, connection.client) => end,
+            end = exchange_messages(&connector, stream, &mut commands, connection.client) => end,
             () = connector.moved(&connection.target) => StreamEnd::Moved,
         };
         stream.on_disconnect();

@@ -31,6 +31,8 @@ pub struct ServerOptions {
     pub max_unread_bytes: u64,
     /// Each table that a client creates without a seed gets a different seed, computed from this one.
     pub seed: u64,
+    /// Id of the server among those that tables are sharded over, from 1 to 1023. 0: none.
+    pub shard_id: u16,
 }
 
 /// The TLS options of a server.
@@ -58,6 +60,7 @@ impl Default for ServerOptions {
             first_call_timeout: Duration::from_secs(10),
             max_unread_bytes: 1 << 30,
             seed: 0,
+            shard_id: 0,
         }
     }
 }
@@ -74,6 +77,7 @@ impl fmt::Debug for ServerOptions {
             .field("first_call_timeout", &self.first_call_timeout)
             .field("max_unread_bytes", &self.max_unread_bytes)
             .field("seed", &self.seed)
+            .field("shard_id", &self.shard_id)
             .finish_non_exhaustive()
     }
 }

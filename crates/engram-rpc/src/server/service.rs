@@ -44,6 +44,7 @@ impl Service {
                 num_seeds: AtomicU64::new(0),
                 instance: random_u64()?,
                 port: listeners.address.port(),
+                shard_id: options.shard_id,
                 local_socket: local.map_or_else(String::new, |(_, name)| name.clone()),
             }),
         })
@@ -86,6 +87,7 @@ impl Engram for Service {
             port: self.state.port.into(),
             local_socket: self.state.local_socket.clone(),
             lease_timeout_s: Some(self.state.lease_timeout.as_secs_f64()),
+            shard_id: self.state.shard_id.into(),
         }))
     }
 

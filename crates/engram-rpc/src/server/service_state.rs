@@ -32,6 +32,8 @@ pub(super) struct ServiceState {
     pub(super) instance: u64,
     /// The TCP port of the server.
     pub(super) port: u16,
+    /// Id of the server among the shards; 0: none.
+    pub(super) shard_id: u16,
     /// Name of the abstract Unix socket; empty if there is none.
     pub(super) local_socket: String,
 }

@@ -252,6 +252,7 @@ fn decode_infos(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
         let distribution = DrawDistribution {
             candidates: run.candidates,
             min_probability: run.min_probability,
+            total_weight: run.total_weight,
         };
         std::iter::repeat_n((run.table_size, distribution), run.items as usize)
     });

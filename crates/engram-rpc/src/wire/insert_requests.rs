@@ -170,6 +170,7 @@ impl InsertRequestBuilder {
         table: &str,
         number: u64,
         item: &NewItem,
+        key: u64,
     ) {
         // Before the item, because adding a chunk may end the open request: a receiver needs the chunks of an item in
         // the same request or an earlier one.
@@ -207,7 +208,7 @@ impl InsertRequestBuilder {
             });
         }
         self.next_in_run = Some(number + 1);
-        self.keys.put_u64_le(item.key);
+        self.keys.put_u64_le(key);
         self.priorities.put_f64_le(item.priority);
         if let Trajectory::Rows { chunk, offset, .. } | Trajectory::Window { chunk, offset, .. } =
             &item.trajectory
@@ -507,7 +508,7 @@ mod tests {
                 },
                 priority: 1.0,
             };
-            builder.add_item(&mut sent, "t", number, &item);
+            builder.add_item(&mut sent, "t", number, &item, item.key);
             for request in builder.take_requests() {
                 for schema in &request.schemas {
                     received.add_schema(schema).unwrap();

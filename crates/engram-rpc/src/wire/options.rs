@@ -5,8 +5,8 @@ use std::sync::Arc;
 use engram_core::rate_limiter::RateLimiter;
 use engram_core::table::TableStats;
 use engram_core::{
-    CellSpec, ColumnSpec, DType, Error, Layout, RateLimits, Result, SelectorKind, Signature,
-    TableOptions,
+    CellSpec, ColumnSpec, DType, DrawDistribution, Error, Layout, RateLimits, Result, SelectorKind,
+    Signature, TableOptions,
 };
 use engram_engine::TableInfo;
 
@@ -340,6 +340,9 @@ pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
         storage_problem: info.storage_problem.clone(),
         unreadable_items: info.unreadable_items,
         leased_samples: stats.leased,
+        candidates: info.distribution.candidates,
+        min_probability: info.distribution.min_probability,
+        total_weight: info.distribution.total_weight,
     }
 }
 
@@ -364,6 +367,11 @@ pub fn decode_info(info: pb::TableInfo) -> Result<TableInfo> {
             num_unique_samples: info.num_unique_samples,
             leased: info.leased_samples,
             limiter,
+        },
+        distribution: DrawDistribution {
+            candidates: info.candidates,
+            min_probability: info.min_probability,
+            total_weight: info.total_weight,
         },
         inserts_per_s: info.inserts_per_s,
         samples_per_s: info.samples_per_s,

@@ -192,6 +192,7 @@ fn group_draws(draws: &[Draw]) -> Vec<pb::DrawRun> {
             && one.distribution.candidates == next.distribution.candidates
             && one.distribution.min_probability.to_bits()
                 == next.distribution.min_probability.to_bits()
+            && one.distribution.total_weight.to_bits() == next.distribution.total_weight.to_bits()
     };
     draws
         .chunk_by(same)
@@ -200,6 +201,7 @@ fn group_draws(draws: &[Draw]) -> Vec<pb::DrawRun> {
             table_size: run[0].table_size,
             candidates: run[0].distribution.candidates,
             min_probability: run[0].distribution.min_probability,
+            total_weight: run[0].distribution.total_weight,
         })
         .collect()
 }

@@ -75,6 +75,7 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         port: 80,
         local_socket: "socket".into(),
         lease_timeout_s: Some(600.0),
+        shard_id: 1023,
     };
     add(Kind::HelloResponse, hello.encode_to_vec());
     for response in manage_outcomes() {
@@ -336,7 +337,7 @@ fn insert_requests() -> Vec<pb::InsertRequest> {
     for first in [1, 7] {
         let mut builder = InsertRequestBuilder::default();
         for (number, item) in (first..).zip(items()) {
-            builder.add_item(&mut dictionary, "table", number, &item);
+            builder.add_item(&mut dictionary, "table", number, &item, item.key);
         }
         requests.extend(builder.take_requests());
     }
@@ -355,7 +356,13 @@ fn insert_requests() -> Vec<pb::InsertRequest> {
 fn complete_insert_requests() -> Vec<pb::InsertRequest> {
     let mut builder = InsertRequestBuilder::default();
     for (number, item) in (1..).zip(items()) {
-        builder.add_item(&mut SentDictionary::default(), "table", number, &item);
+        builder.add_item(
+            &mut SentDictionary::default(),
+            "table",
+            number,
+            &item,
+            item.key,
+        );
     }
     builder.take_requests().into()
 }

@@ -1,0 +1,139 @@
+//! What a client does if the server of a shard is gone: its writers send their items to another shard, and the first
+//! one deletes what it has of them as soon as it can be reached again.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use tokio::time::{Instant, sleep};
+use tonic::Status;
+
+use super::connect::{Connection, Connector};
+use crate::pb;
+use crate::pb::change_request::Change;
+use crate::wire::encode_numbers;
+
+/// Maximum number of keys of one request.
+const MAX_KEYS: usize = 8192;
+
+/// Pause after an attempt to reach a server that failed.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The connector of one shard, among those of the others.
+#[derive(Debug, Default)]
+pub(crate) struct Failover {
+    /// All shards of the same tables, this one included. Empty if the tables are not sharded.
+    peers: RwLock<Vec<Weak<Connector>>>,
+    /// True after an attempt to connect has failed, until one succeeds.
+    is_unreachable: AtomicBool,
+    /// True while [`Failover::connect_later`] tries to connect.
+    is_probing: AtomicBool,
+    /// Locked while moved items are deleted: no connection is used before.
+    deleting: tokio::sync::Mutex<()>,
+    /// Keys by table of items that were sent to this server without an acknowledgement, and then to another one.
+    moved: Mutex<BTreeMap<String, Vec<u64>>>,
+}
+
+/// Returns another session id.
+pub(crate) fn next_session(session: u64) -> u64 {
+    engram_engine::derive_number(session, 1)
+}
+
+impl Failover {
+    /// Sets the connectors of all shards.
+    pub(crate) fn set_peers(&self, peers: Vec<Weak<Connector>>) {
+        *self.peers.write() = peers;
+    }
+
+    /// True unless the last attempt to connect has failed.
+    pub(crate) fn is_reachable(&self) -> bool {
+        !self.is_unreachable.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_reachable(&self, is_reachable: bool) {
+        self.is_unreachable.store(!is_reachable, Ordering::Relaxed);
+    }
+
+    /// Returns the connector of another shard that can probably be reached: the first one after this.
+    pub(crate) fn reachable_peer(&self) -> Option<Arc<Connector>> {
+        let peers = self.peers.read();
+        let peers: Vec<_> = peers.iter().filter_map(Weak::upgrade).collect();
+        let own = (peers.iter()).position(|peer| std::ptr::eq(&raw const peer.failover, self))?;
+        let others = peers[own..].iter().chain(&peers[..own]);
+        let mut reachable = others.filter(|peer| peer.failover.is_reachable() && !peer.is_closed());
+        reachable.next().cloned()
+    }
+
+    /// Adds items that the server must delete, because they are sent to another one.
+    pub(crate) fn add_moved_items(&self, table: &str, keys: impl Iterator<Item = u64>) {
+        let mut moved = self.moved.lock();
+        moved.entry(table.into()).or_default().extend(keys);
+    }
+
+    /// Deletes the moved items.
+    pub(crate) async fn delete_moved_items(&self, connection: &Connection) -> Result<(), Status> {
+        let _deleting = self.deleting.lock().await;
+        let moved = std::mem::take(&mut *self.moved.lock());
+        if moved.values().all(Vec::is_empty) {
+            return Ok(());
+        }
+        let outcome = delete(connection, &moved).await;
+        if outcome.is_err() {
+            for (table, keys) in moved {
+                self.add_moved_items(&table, keys.into_iter());
+            }
+        }
+        outcome
+    }
+
+    /// Connects to a server as soon as possible, so that it deletes the moved items and is used again.
+    pub(crate) fn connect_later(connector: &Arc<Connector>) {
+        if connector.failover.is_probing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let connector = Arc::downgrade(connector);
+        tokio::spawn(async move {
+            while let Some(connector) = connector.upgrade() {
+                if connector.is_closed() || connector.connect(Instant::now()).await.is_ok() {
+                    connector
+                        .failover
+                        .is_probing
+                        .store(false, Ordering::Release);
+                    return;
+                }
+                drop(connector);
+                sleep(PAUSE).await;
+            }
+        });
+    }
+}
+
+/// Deletes items by table. Tables that do not exist any more are skipped.
+async fn delete(connection: &Connection, items: &BTreeMap<String, Vec<u64>>) -> Result<(), Status> {
+    let requests: Vec<_> = (items.iter())
+        .flat_map(|(table, keys)| keys.chunks(MAX_KEYS).map(move |keys| (table, keys)))
+        .zip(0..)
+        .map(|((table, keys), id)| pb::ChangeRequest {
+            id,
+            table: table.clone(),
+            keys_le: encode_numbers(keys.iter().copied()),
+            change: Some(Change::Delete(pb::Empty {})),
+        })
+        .collect();
+    let count = requests.len();
+    let mut client = connection.client.clone();
+    let mut responses = client
+        .change(tokio_stream::iter(requests))
+        .await?
+        .into_inner();
+    for _ in 0..count {
+        if responses.message().await?.is_none() {
+            return Err(Status::unavailable(
+                "it has not deleted items that were moved",
+            ));
+        }
+    }
+    Ok(())
+}
