@@ -15,6 +15,7 @@ from engram.inspection import inspect_directory
 from engram.patterns import Pattern
 from engram.scan import Scan
 from engram.server import Server
+from engram.sharded import ShardedClient
 from engram.specs import ArraySpec
 from engram.store import Store
 from engram.table import Table
@@ -36,6 +37,7 @@ __all__ = [
     "Sample",
     "Scan",
     "Server",
+    "ShardedClient",
     "Store",
     "Table",
     "TableInfo",

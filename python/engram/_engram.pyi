@@ -204,6 +204,7 @@ class Server:
         insecure: bool,
         lease_timeout: float,
         metrics_port: int | None,
+        shard_id: int,  # 0: none
     ) -> Server: ...
     @property
     def address(self) -> str: ...
@@ -285,6 +286,29 @@ class Store:
     def can_insert(self, table: str, n: int) -> bool: ...
     def info(self, timeout: float | None = None) -> list[dict[str, Any]]: ...
     def snapshot(self, table: str) -> Snapshot: ...
+
+@final
+class ShardedTables:
+    def __new__(cls, stores: list[Store], seed: int | None) -> ShardedTables: ...
+    def connect(self) -> None: ...
+    def shard_ids(self) -> list[int]: ...  # 0: none, or not reached yet
+    def reachable(self) -> list[bool]: ...
+    def forget_totals(self) -> None: ...
+    def sample(self, table: str, n: int, at_least: int | None, timeout: float | None, pad: bool) -> Batch: ...
+    def stream(
+        self,
+        shard: int,  # whose options of the table are used
+        table: str,
+        batch_size: int | None,
+        at_least: int | None,
+        prefetch: int,
+        max_batches: int | None,
+        max_items: int | None,
+        open_timeout: float | None,
+        timeout: float | None,
+        pad: bool,
+        hold: bool,
+    ) -> Stream: ...
 
 @final
 class ColumnHistory:

@@ -36,6 +36,8 @@ class TableInfo:
     Attributes:
         name: Name of the table.
         size: Number of items, including those in `hidden_items`.
+        total_weight: Sum of the weights of the items that can be sampled: `priority ** exponent` with a Prioritized
+            sampler, otherwise 1 each.
         max_size: Maximum number of items.
         bytes: Size in bytes of the distinct chunks that the table refers to, and of its items.
         max_bytes: Maximum of `bytes`. `None` means unlimited.
@@ -70,6 +72,7 @@ class TableInfo:
 
     name: str
     size: int
+    total_weight: float
     max_size: int
     bytes: int
     max_bytes: int | None

@@ -17,6 +17,10 @@ from engram.table import Table
 __all__ = ["Server"]
 
 
+MAX_SHARD_ID = 1023
+"""The largest shard id: keys have 10 bits for it."""
+
+
 class Server:
     """Serves a store's tables over the network until the server is closed.
 
@@ -48,6 +52,7 @@ class Server:
         insecure: bool = False,
         lease_timeout: float = 600.0,
         metrics_port: int | None = None,
+        shard_id: int | None = None,
     ) -> None:
         """Starts the server.
 
@@ -67,6 +72,9 @@ class Server:
                 from which nothing was read ends.
             metrics_port: Port of `host` that serves Prometheus metrics at `/metrics`, with the same token and
                 certificates. 0 chooses a free one. Default: no metrics.
+            shard_id: Number of this server among those that a `ShardedClient` uses, from 1 to 1023. The keys of items
+                contain it. No two servers may have the same, and one that is gone must not be used again. Default:
+                none; then the calls of a `ShardedClient` that have keys go to all servers.
 
         Raises:
             InvalidArgumentError: An argument is invalid, a port is in use, a PEM file cannot be read, or other machines
@@ -81,6 +89,8 @@ class Server:
         port = _checks.integer("`port`", port, low=0, high=65_535)
         if metrics_port is not None:
             metrics_port = _checks.integer("`metrics_port`", metrics_port, low=0, high=65_535)
+        if shard_id is not None:
+            shard_id = _checks.integer("`shard_id`", shard_id, high=MAX_SHARD_ID)
         _checks.boolean("`insecure`", insecure)
         lease_timeout = _checks.positive("`lease_timeout`", lease_timeout)
         self.store = store if isinstance(store, Store) else Store(store)
@@ -88,7 +98,7 @@ class Server:
         try:
             native = self.store._native  # noqa: SLF001, the store's native object
             self._native = _engram.Server(
-                native, _ip_address(host), port, token, tls, insecure, lease_timeout, metrics_port
+                native, _ip_address(host), port, token, tls, insecure, lease_timeout, metrics_port, shard_id or 0
             )
         except BaseException:
             if self._owns_store:

@@ -33,6 +33,10 @@ class TableStore:
 
     _native: _engram.Store
 
+    def _native_for_writer(self) -> _engram.Store:
+        """The tables that a new writer writes to."""
+        return self._native
+
     def insert(
         self,
         data: Any,  # noqa: ANN401, a nest

@@ -125,7 +125,7 @@ class TrajectoryWriter(_StepWriter):
 
     def __init__(self, store: "TableStore", *, history: int, **options: Unpack[WriterOptions]) -> None:
         self._native: _engram.TrajectoryWriter = _engram.TrajectoryWriter(
-            store._native,  # noqa: SLF001, the store's native object
+            store._native_for_writer(),  # noqa: SLF001, same package
             _checks.integer("`history`", history),
             checked_options(options),
         )
@@ -230,7 +230,7 @@ class PatternWriter(_StepWriter):
         checked = checked_patterns(patterns)
         self._tables = sorted({pattern.table for pattern in checked})
         self._native: _engram.PatternWriter = _engram.PatternWriter(
-            store._native,  # noqa: SLF001, the store's native object
+            store._native_for_writer(),  # noqa: SLF001, same package
             len(checked),
             pattern_compiler(checked),
             checked_options(options),
@@ -303,7 +303,7 @@ class BatchedWriter(_Writer):
         self._tables = sorted({pattern.table for pattern in checked})
         self._num_envs = _checks.integer("`num_envs`", num_envs)
         self._native: _engram.BatchedWriter = _engram.BatchedWriter(
-            store._native,  # noqa: SLF001, the store's native object
+            store._native_for_writer(),  # noqa: SLF001, same package
             self._num_envs,
             pattern_compiler(checked),
             checked_options(options, max_in_flight_items=65_536),

@@ -80,6 +80,10 @@ def serve(
         int | None,
         typer.Option(help="Port for Prometheus metrics, path /metrics; 0 for any free port. Default: no metrics."),
     ] = None,
+    shard_id: Annotated[
+        int | None,
+        typer.Option(help="Number of this server among those of a ShardedClient, from 1 to 1023. Default: none."),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept connections from other machines without a token.")
     ] = False,
@@ -144,6 +148,7 @@ def serve(
                 client_ca=client_ca,
                 insecure=insecure,
                 metrics_port=metrics_port,
+                shard_id=shard_id,
             ) as server,
         ):
             for note in store.notes:

@@ -81,7 +81,7 @@ class VectorWriter(_Writer):
             return [each._compile(obs, action, extras) for each in checked]  # noqa: SLF001, this package's own
 
         self._native: _engram.VectorWriter = _engram.VectorWriter(
-            store._native,  # noqa: SLF001, the store's native object
+            store._native_for_writer(),  # noqa: SLF001, same package
             self._num_envs,
             self._autoreset_mode,
             self._tables,

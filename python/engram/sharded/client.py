@@ -1,0 +1,118 @@
+"""The client of several servers that have the same tables."""
+
+import weakref
+from collections.abc import Iterable
+from os import PathLike
+from typing import Any, cast
+
+from engram import _checks, _engram
+from engram.client import Client
+from engram.errors import InvalidArgumentError
+from engram.server import MAX_SHARD_ID
+from engram.sharded.tables import ShardedNative
+from engram.table_store import TableStore
+
+__all__ = ["ShardedClient"]
+
+
+class ShardedClient(TableStore):
+    """The tables of several servers, its *shards*, as if they were those of one.
+
+        client = engram.ShardedClient(["10.0.0.1:7077", "10.0.0.2:7077"])
+        with client.writer() as writer: ...
+
+    It has the methods of `TableStore`; datasets read from it like from a `Client`. All servers have the same tables,
+    each with a part of the items.
+
+    * A writer sends its items to one shard, the least loaded one when it was created. `insert` and `insert_batch` of a
+      client do the same. If this shard cannot be reached for `reconnect_timeout`, they go on with another one: items
+      that were not acknowledged are sent to it, and the first shard deletes them before this client uses it again.
+    * `sample` draws from the shards in proportion to the weights of their items: `probability` and importance weights
+      are those of one table with all items. The weights that it knows are at most 0.1 s old. Items of a shard follow
+      each other in a batch. From a table with another sampler than Uniform or Prioritized, such as a queue, each shard
+      returns the same number of items if it has them; the order holds within a shard.
+    * Updates and deletions go to the shard whose id is in the key. Keys with the id of no shard go to all.
+    * Rate limiters, `max_size` and other limits apply to each shard by itself: see `engram.sharded.divide`.
+
+    If a shard cannot be reached, calls go on with the others, after waiting for it for `reconnect_timeout`.
+
+    Like a `Client`, it can be used in a forked child process, and pickled.
+    """
+
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        *,
+        token: str | None = None,
+        ca: str | PathLike[str] | None = None,
+        certificate: str | PathLike[str] | None = None,
+        key: str | PathLike[str] | None = None,
+        server_name: str | None = None,
+        reconnect_timeout: float = 5.0,
+        seed: int | None = None,
+    ) -> None:
+        """Creates a client; it connects on first use.
+
+        Args:
+            addresses: `host:port` of each server.
+            token: As in `Client`, for all servers.
+            ca: As in `Client`.
+            certificate: As in `Client`.
+            key: As in `Client`.
+            server_name: As in `Client`.
+            reconnect_timeout: Seconds to wait for an unreachable server before it is left out.
+            seed: Seed of the choice of shards. Default: random.
+
+        Raises:
+            InvalidArgumentError: `addresses` is empty, has more than 1,023 or contains one twice, or another argument
+                is invalid.
+        """
+        checked = _checks.elements("`addresses`", addresses, "a sequence of `host:port`")
+        if not 1 <= len(checked) <= MAX_SHARD_ID:
+            raise InvalidArgumentError(
+                f"`addresses` must have from 1 to {MAX_SHARD_ID} addresses, one for each shard; got {len(checked)}"
+            )
+        for shard, address in enumerate(checked):
+            first = checked.index(address)
+            if first != shard:
+                raise InvalidArgumentError(
+                    f"`addresses` must differ; shards {first} and {shard} are both {_checks.short_repr(address)}: remove "
+                    "one of them"
+                )
+        self._seed = None if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
+        self._clients = [
+            Client(
+                address,
+                token=token,
+                ca=ca,
+                certificate=certificate,
+                key=key,
+                server_name=server_name,
+                reconnect_timeout=reconnect_timeout,
+            )
+            for address in checked
+        ]
+        self._connect()
+
+    def _connect(self) -> None:
+        self._sharded = ShardedNative([client._native for client in self._clients], self.addresses, self._seed)  # noqa: SLF001
+        self._native = cast("_engram.Store", self._sharded)  # has the methods that a `TableStore` calls
+        weakref.finalize(self, self._sharded.wait_for_pending_replies)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Address of each shard."""
+        return [client.address for client in self._clients]
+
+    def _native_for_writer(self) -> _engram.Store:
+        return self._sharded.store_for_writer()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_native", "_sharded")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._connect()
+
+    def __repr__(self) -> str:
+        return f"ShardedClient([{', '.join(self.addresses)}])"

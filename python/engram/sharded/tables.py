@@ -1,0 +1,287 @@
+"""Calls to the tables of all shards: the counterpart of the native `Store` of a client."""
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engram import _engram
+from engram.errors import EngramError, InvalidArgumentError, UnavailableError, UnknownTableError
+from engram.sharded.merging import merge_infos
+from engram.sharded.scan import ChainedScan
+
+__all__ = ["ShardedNative"]
+
+SHARD_KEY_BITS = 53
+"""Number of random bits of a key; its shard id is above them."""
+
+_log = logging.getLogger("engram")
+
+T = TypeVar("T")
+
+
+class ShardedNative:
+    """Has the methods of a native `Store` that a `TableStore` calls."""
+
+    def __init__(self, stores: list[_engram.Store], addresses: list[str], seed: int | None) -> None:
+        self._stores = stores
+        self._addresses = addresses
+        self._seed = seed
+        self._tables = _engram.ShardedTables(stores, seed)
+        self._lock = threading.Lock()
+        self._unchecked = set(range(len(stores)))
+        self._configs: dict[int, dict[str, dict[str, Any]]] = {}
+        self._ids: dict[int, int] = {}
+        self._writers = [0] * len(stores)
+        self._insert_shard: int | None = None
+
+    # ---- Shards
+
+    def _name(self, shard: int) -> str:
+        return f"shard {shard} (at {self._addresses[shard]})"
+
+    def _check(self) -> None:
+        """Checks that the shards that were not checked yet match the others. Those that cannot be reached wait."""
+        if not self._unchecked:
+            return
+        self._tables.connect()
+        with self._lock:
+            error: EngramError | None = None
+            for shard in sorted(self._unchecked):
+                if not self._tables.reachable()[shard]:
+                    continue
+                try:
+                    infos = self._stores[shard].info()
+                except UnavailableError as unreachable:
+                    error = unreachable
+                    _log.warning("%s cannot be reached; calls go on with the others: %s", self._name(shard), unreachable)
+                    continue
+                self._check_shard(shard, {info["name"]: info for info in infos})
+                self._unchecked.discard(shard)
+            if len(self._unchecked) == len(self._stores):
+                names = ", ".join(self._name(shard) for shard in range(len(self._stores)))
+                raise UnavailableError(f"no shard can be reached: {names}") from error
+
+    def _check_shard(self, shard: int, tables: dict[str, dict[str, Any]]) -> None:
+        number = self._tables.shard_ids()[shard]
+        if number and self._ids.get(number, shard) != shard:
+            raise InvalidArgumentError(
+                f"{self._name(self._ids[number])} and {self._name(shard)} both have the shard id {number}: start one of "
+                "them with another `shard_id`"
+            )
+        for first, other in self._configs.items():
+            _check_same_tables(self._name(first), other, self._name(shard), tables)
+            break
+        if number:
+            self._ids[number] = shard
+        self._configs[shard] = tables
+
+    def _reachable(self) -> list[int]:
+        """The shards that were reached when they were last tried; all if there are none."""
+        self._check()
+        reachable = [shard for shard, is_up in enumerate(self._tables.reachable()) if is_up]
+        return reachable or list(range(len(self._stores)))
+
+    def _each(self, call: Callable[[_engram.Store], T]) -> dict[int, T]:
+        """Calls all shards that can be reached; returns the results by shard."""
+        results: dict[int, T] = {}
+        error: UnavailableError | None = None
+        for shard in self._reachable():
+            try:
+                results[shard] = call(self._stores[shard])
+            except UnavailableError as unreachable:
+                error = unreachable
+        if error is not None and not results:
+            raise error
+        return results
+
+    def _all(self, call: Callable[[_engram.Store], T]) -> list[T]:
+        """Calls all shards, also after one has failed; then raises the first error."""
+        self._check()
+        results = []
+        errors: list[EngramError] = []
+        for shard, store in enumerate(self._stores):
+            try:
+                results.append(call(store))
+            except EngramError as error:
+                error.add_note(f"This is the error of {self._name(shard)}; {len(self._stores) - 1} others were called.")
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return results
+
+    def _least_loaded(self) -> int:
+        """The reachable shard that fewest writers of this client use, and to which others write least."""
+        rates = self._each(lambda store: sum(info["inserts_per_s"] for info in store.info()))
+        with self._lock:
+            return min(rates, key=lambda shard: (self._writers[shard], round(rates[shard], -1), random.random()))  # noqa: S311
+
+    def store_for_writer(self) -> _engram.Store:
+        """Returns the native store of the shard that a new writer uses."""
+        shard = self._least_loaded()
+        with self._lock:
+            self._writers[shard] += 1
+        return self._stores[shard]
+
+    def _insert(self, call: Callable[[_engram.Store], T]) -> T:
+        """Calls the shard that this client inserts into: another one if it cannot be reached."""
+        self._check()
+        reachable = self._tables.reachable()
+        if self._insert_shard is None or not reachable[self._insert_shard]:
+            self._insert_shard = self._least_loaded()
+        try:
+            result = call(self._stores[self._insert_shard])
+        except UnavailableError:
+            # It was not known that the shard is gone, and nothing was sent: the native call moves sent items by itself.
+            others = [shard for shard, is_up in enumerate(self._tables.reachable()) if is_up]
+            if not others:
+                raise
+            self._insert_shard = self._least_loaded()
+            result = call(self._stores[self._insert_shard])
+        self._tables.forget_totals()
+        return result
+
+    # ---- Items
+
+    def insert(self, data: object, priorities: list[tuple[str, float]], timeout: float | None, time_axis: bool) -> int:  # noqa: FBT001
+        return self._insert(lambda store: store.insert(data, priorities, timeout, time_axis))
+
+    def insert_batch(
+        self,
+        table: str,
+        items: object,
+        priorities: npt.NDArray[np.float64],
+        timeout: float | None,
+        time_axis: bool,  # noqa: FBT001
+    ) -> npt.NDArray[np.uint64]:
+        return self._insert(lambda store: store.insert_batch(table, items, priorities, timeout, time_axis))
+
+    def sample(self, table: str, n: int, at_least: int | None, timeout: float | None, pad: bool) -> _engram.Batch:  # noqa: FBT001
+        if self._unchecked:
+            self._check()
+        return self._tables.sample(table, n, at_least, timeout, pad)
+
+    def stream(self, table: str, *args: Any) -> _engram.Stream:  # noqa: ANN401, as in the native class
+        return self._tables.stream(self._reachable()[0], table, *args)
+
+    def scan(self, *args: Any) -> ChainedScan:  # noqa: ANN401, as in the native class
+        return ChainedScan(list(self._each(lambda store: store.scan(*args)).values()))
+
+    def update_priorities(
+        self, table: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64], wait: bool  # noqa: FBT001
+    ) -> int | None:
+        if keys.shape != priorities.shape:  # the error is the same on each shard
+            return self._stores[self._reachable()[0]].update_priorities(table, keys, priorities, wait)
+        parts = self._by_shard(keys)
+        # A shard that rejects a priority must do so before others change theirs.
+        invalid = ~(np.isfinite(priorities) & (priorities >= 0))
+        parts.sort(key=lambda part: not invalid[part[1]].any())
+
+        def update(store: _engram.Store, chosen: npt.NDArray[np.bool_]) -> int | None:
+            return store.update_priorities(table, keys[chosen], priorities[chosen], wait)
+
+        return self._change(parts, update)
+
+    def delete(self, table: str, keys: npt.NDArray[np.uint64], wait: bool) -> int | None:  # noqa: FBT001
+        matched = self._change(self._by_shard(keys), lambda store, chosen: store.delete(table, keys[chosen], wait))
+        self._tables.forget_totals()
+        return matched
+
+    def _by_shard(self, keys: npt.NDArray[np.uint64]) -> list[tuple[int, npt.NDArray[np.bool_]]]:
+        """For each shard, which keys its call has: those with its id, and those with the id of no shard."""
+        shards = self._reachable()
+        ids = self._tables.shard_ids()
+        numbers = keys >> np.uint64(SHARD_KEY_BITS)
+        unknown = ~np.isin(numbers, [number for number in ids if number])
+        parts = [(shard, unknown | (numbers == ids[shard]) if ids[shard] else unknown) for shard in shards]
+        # An empty call, too, raises an error for an unknown table.
+        return [part for part in parts if part[1].any()] or parts[:1]
+
+    def _change(
+        self,
+        parts: list[tuple[int, npt.NDArray[np.bool_]]],
+        call: Callable[[_engram.Store, npt.NDArray[np.bool_]], int | None],
+    ) -> int | None:
+        counts: list[int | None] = []
+        error: UnavailableError | None = None
+        for shard, chosen in parts:
+            try:
+                counts.append(call(self._stores[shard], chosen))
+            except UnavailableError as unreachable:
+                error = unreachable
+        if error is not None:
+            raise error
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    # ---- Tables
+
+    def reset(self, table: str) -> None:
+        self._all(lambda store: store.reset(table))
+        self._tables.forget_totals()
+
+    def info(self, timeout: float | None = None) -> list[dict[str, Any]]:
+        return merge_infos(self._each(lambda store: store.info(timeout)), self._name)
+
+    def tables(self) -> list[str]:
+        return next(iter(self._each(lambda store: store.tables()).values()))
+
+    def create_table(self, config: object) -> None:
+        self._all(lambda store: store.create_table(config))
+        self._tables.forget_totals()
+
+    def drop_table(self, name: str) -> None:
+        self._all(lambda store: store.drop_table(name))
+        self._tables.forget_totals()
+
+    def set_rate_limiter(self, table: str, limiter: object) -> None:
+        self._all(lambda store: store.set_rate_limiter(table, limiter))
+
+    def can_sample(self, table: str, n: int) -> bool:
+        return any(self._each(lambda store: store.can_sample(table, n)).values())
+
+    def can_insert(self, table: str, n: int) -> bool:
+        return self._insert(lambda store: store.can_insert(table, n))
+
+    def checkpoint(self) -> tuple[int, int, int]:
+        numbers, sizes, items = zip(*self._all(lambda store: store.checkpoint()), strict=True)
+        return max(numbers), sum(sizes), sum(items)
+
+    def wait_for_pending_replies(self) -> None:
+        for store in self._stores:
+            store.wait_for_pending_replies()
+
+    def close(self) -> None:
+        error: EngramError | None = None
+        for store in self._stores:
+            try:
+                store.close()
+            except EngramError as failed:
+                error = error or failed
+        if error is not None:
+            raise error
+
+
+_COMPARED = ("sampler", "remover", "max_times_sampled", "signature")
+"""The options that a table must have in common on all shards. Its limits may differ."""
+
+
+def _check_same_tables(
+    first: str, tables: dict[str, dict[str, Any]], second: str, others: dict[str, dict[str, Any]]
+) -> None:
+    for name, has, lacks in [(name, first, second) for name in tables.keys() - others.keys()] + [
+        (name, second, first) for name in others.keys() - tables.keys()
+    ]:
+        raise UnknownTableError(
+            f"{has} has a table `{name}`, {lacks} has not; all shards must have the same tables: create it there"
+        )
+    for name, info in tables.items():
+        for option in _COMPARED:
+            if info[option] != others[name][option]:
+                raise InvalidArgumentError(
+                    f"table `{name}`: `{option}` differs: {info[option]!r} on {first}, {others[name][option]!r} on "
+                    f"{second}; all shards must have the same tables"
+                )
