@@ -63,7 +63,7 @@ def test_a_directory_that_is_open_names_the_shard(start, tmp_path):
     [
         ({"durability": "memory"}, "`durability` must be"),
         ({"placement": "ANY"}, "`placement` must be"),
-        ({"shards": 1024}, "`shards` must be from 1 to 1023; got 1024"),
+        ({"shards": 1024}, "`shards` must be at most 1023; got 1024"),
         ({"num_cpus": -1}, "`num_cpus` must be at least 0; got -1"),
         ({"name": "a/b"}, "`name` must be a text without `/`"),
         ({"nodes": ["x"]}, "`nodes` must be ids of nodes that are alive"),

@@ -34,7 +34,7 @@ def test_workers_report_results_and_failures(start):
     assert "ValueError: no luck" in second.error
     assert "in work" in second.error
     with cluster.client() as client:
-        assert sorted(item.data["x"].item() for item in client.scan("t")) == [0, 1, 1, 2]
+        assert sorted(x for batch in client.scan("t") for x in batch.data["x"].tolist()) == [0, 1, 1, 2]
 
 
 def test_a_killed_worker_is_started_again(start, tmp_path):
@@ -71,7 +71,7 @@ def test_stopped_workers_send_what_they_have(start):
         time.sleep(0.2)
         workers.stop()
         assert [report.state for report in workers.report()] == ["stopped"]
-        assert sorted(item.data["x"].item() for item in client.scan("t")) == [-1, 7]
+        assert sorted(x for batch in client.scan("t") for x in batch.data["x"].tolist()) == [-1, 7]
 
 
 def test_a_function_that_cannot_be_pickled(start):

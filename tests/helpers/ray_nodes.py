@@ -136,10 +136,14 @@ class Load:
     def check_content(self):
         """Checks that each item that was written is there exactly once, and its key too."""
         with self._cluster.client() as client:
-            items = list(client.scan("t"))
-        found = sorted((item.data["writer"].item(), item.data["x"].item()) for item in items)
+            batches = list(client.scan("t"))
+        found = sorted(
+            item
+            for batch in batches
+            for item in zip(batch.data["writer"].tolist(), batch.data["x"].tolist(), strict=True)
+        )
         expected = [(writer, x) for writer, count in enumerate(self.written) for x in range(count)]
         missing, extra = set(expected) - set(found), len(found) - len(set(found))
         assert found == expected, f"{len(missing)} of {len(expected)} items are lost, {extra} are doubled"
-        keys = [int(item.info.key) for item in items]
+        keys = [int(key) for batch in batches for key in batch.info.key]
         assert len(set(keys)) == len(keys)

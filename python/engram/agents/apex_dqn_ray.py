@@ -16,6 +16,7 @@ import logging
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -87,7 +88,14 @@ def make_tables(config: DQNConfig) -> list[engram.Table]:
     return [make_replay(config, spaces, limiter), engram.Table.queue(EPISODES, max_size=10_000)]
 
 
-def train(cluster: "Cluster", config: DQNConfig, *, actors: int, kill_after: float | None = None) -> ApexResult:
+def train(
+    cluster: "Cluster",
+    config: DQNConfig,
+    *,
+    actors: int,
+    kill_after: float | None = None,
+    report: Callable[[str], None] = print,
+) -> ApexResult:
     """Trains until the greediest actor's last episodes reach `config.solved_return`, or for `config.max_steps`."""
     from engram import distributed  # noqa: PLC0415, an extra
     from engram.agents.dqn.learner import Learner  # noqa: PLC0415, an extra
@@ -111,7 +119,7 @@ def train(cluster: "Cluster", config: DQNConfig, *, actors: int, kill_after: flo
             try:
                 learner.learn(client, step, timeout=SAMPLE_TIMEOUT)
             except DeadlineExceededError as error:
-                print(error)
+                report(str(error))
                 continue
             if learner.steps > 1:  # the first one waits for the actors, and compiles
                 longest_wait = max(longest_wait, time.monotonic() - began)
@@ -125,15 +133,13 @@ def train(cluster: "Cluster", config: DQNConfig, *, actors: int, kill_after: flo
                     returns += episodes["return"][episodes["actor"] == actors - 1].tolist()
             now = time.monotonic()
             if kill_after is not None and now - started > kill_after:
-                kill_shard(cluster)
+                report(kill_shard(cluster))
                 kill_after = None
             if now > next_report:
                 next_report = now + REPORT_PERIOD
                 mean = "-" if (value := mean_return()) is None else f"{value:.0f}"
-                print(
-                    f"{now - started:4.0f} s: {step:,} steps, {learner.steps:,} learner steps, mean return {mean}",
-                    flush=True,
-                )
+                steps = f"{step:,} steps, {learner.steps:,} learner steps"
+                report(f"{now - started:4.0f} s: {steps}, mean return {mean}")
     mean = mean_return()
     return ApexResult(
         solved=(mean or 0.0) >= solved_return,
@@ -145,18 +151,25 @@ def train(cluster: "Cluster", config: DQNConfig, *, actors: int, kill_after: flo
     )
 
 
-def kill_shard(cluster: "Cluster") -> None:
+def kill_shard(cluster: "Cluster") -> str:
     """Kills the process of shard 0; Ray starts it again."""
     import ray  # noqa: PLC0415, an extra
 
     shard = cluster.shards()[0]
-    print(f"killing shard 0 (id {shard.shard_id}) at {shard.address}", flush=True)
     actor = ray.get_actor(cluster.actor_name(shard), namespace=cluster.namespace)
     ray.kill(actor, no_restart=False)
+    return f"killed shard 0 (id {shard.shard_id}) at {shard.address}"
 
 
-def run(config: DQNConfig = CONFIG, *, shards: int = 2, actors: int = 3, kill_after: float | None = None) -> ApexResult:
-    """Starts the shards in a temporary directory, trains, and stops them. Uses Ray's running cluster, or a local one."""
+def run(
+    config: DQNConfig = CONFIG,
+    *,
+    shards: int = 2,
+    actors: int = 3,
+    kill_after: float | None = None,
+    report: Callable[[str], None] = print,
+) -> ApexResult:
+    """Starts shards in a temporary directory, trains, and stops them; on the running Ray cluster or a local one."""
     import ray  # noqa: PLC0415, an extra
 
     from engram import distributed  # noqa: PLC0415, an extra
@@ -176,10 +189,19 @@ def run(config: DQNConfig = CONFIG, *, shards: int = 2, actors: int = 3, kill_af
                 num_cpus=0.5,
             ) as cluster,
         ):
-            return train(cluster, config, actors=actors, kill_after=kill_after)
+            return train(cluster, config, actors=actors, kill_after=kill_after, report=report)
     finally:
         if owns_ray:
             ray.shutdown()
+
+
+def describe(result: ApexResult) -> str:
+    """Returns one line about the end of a run."""
+    mean = "too few episodes" if result.mean_return is None else f"{result.mean_return:.0f}"
+    return (
+        f"{'solved' if result.solved else 'not solved'} in {result.seconds:.0f} s: mean return {mean}, "
+        f"{result.steps:,} steps, {result.learner_steps:,} learner steps; longest wait {result.longest_wait:.1f} s"
+    )
 
 
 def main() -> None:
@@ -194,11 +216,7 @@ def main() -> None:
     logging.basicConfig(format="%(message)s")
     config = replace(CONFIG, seed=options.seed, max_steps=options.steps)
     result = run(config, shards=options.shards, actors=options.actors, kill_after=options.kill_after)
-    mean = "too few episodes" if result.mean_return is None else f"{result.mean_return:.0f}"
-    print(
-        f"{'solved' if result.solved else 'not solved'} in {result.seconds:.0f} s: mean return {mean}, "
-        f"{result.steps:,} steps, {result.learner_steps:,} learner steps; longest wait {result.longest_wait:.1f} s"
-    )
+    print(describe(result))
 
 
 if __name__ == "__main__":

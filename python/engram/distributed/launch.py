@@ -9,12 +9,13 @@ from pathlib import Path
 from engram import _checks
 from engram.distributed._ray import ray
 from engram.distributed.cluster import Cluster
-from engram.distributed.manifest import MAX_SHARD_ID, Manifest, read_manifest, write_manifest
+from engram.distributed.manifest import Manifest, read_manifest, write_manifest
 from engram.distributed.registry import ShardList, create_registry
 from engram.distributed.scaling import reshard
 from engram.distributed.shards import start_shards
 from engram.distributed.spec import ClusterSpec, Durability, Placement, registry_name
 from engram.errors import InvalidArgumentError, UnavailableError
+from engram.server import MAX_SHARD_ID
 from engram.table import Table
 
 __all__ = ["connect", "start"]
@@ -79,9 +80,7 @@ def start(
     if token is not None:
         _checks.secret("`token`", token)
     if shards is not None:
-        shards = _checks.integer("`shards`", shards)
-        if shards > MAX_SHARD_ID:
-            raise InvalidArgumentError(f"`shards` must be from 1 to {MAX_SHARD_ID}; got {shards}")
+        shards = _checks.integer("`shards`", shards, high=MAX_SHARD_ID)
     num_cpus = _checks.number("`num_cpus`", num_cpus)
     if num_cpus < 0:
         raise InvalidArgumentError(f"`num_cpus` must be at least 0; got {num_cpus:g}")
@@ -101,6 +100,10 @@ def start(
     if not ray.is_initialized():
         ray.init()
     _check_nodes(spec.nodes)
+    return _start(spec, shards)
+
+
+def _start(spec: ClusterSpec, shards: int | None) -> Cluster:
     manifest = read_manifest(spec.path, spec.name)
     first = manifest or Manifest.first(spec.name, shards or 1)
     try:
@@ -115,7 +118,7 @@ def start(
             write_manifest(spec.path, first)
         elif shards is not None and shards != len(manifest.shard_ids):
             first = reshard(spec.path, manifest, shards)
-        start_shards(spec, first, registry)
+        start_shards(spec, first)
         cluster = Cluster(spec, registry)
         cluster.wait_until_ready()
     except BaseException:

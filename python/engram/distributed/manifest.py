@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engram.errors import StorageError
+from engram.server import MAX_SHARD_ID
 
-__all__ = ["MANIFEST", "MAX_SHARD_ID", "Manifest", "read_manifest", "write_manifest"]
+__all__ = ["MANIFEST", "Manifest", "read_manifest", "write_manifest"]
 
 MANIFEST = "cluster.json"
 FORMAT = 1
-MAX_SHARD_ID = 1023
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ def scale(spec: ClusterSpec, registry: "ray.actor.ActorHandle", shards: int) -> 
         try:
             manifest = reshard(spec.path, manifest, shards)
         finally:
-            start_shards(spec, manifest, registry)
+            start_shards(spec, manifest)
     finally:
         ray.get(registry.end_scaling.remote())
     shutil.rmtree(Path(spec.path) / old.generation_directory, ignore_errors=True)

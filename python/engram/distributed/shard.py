@@ -7,7 +7,7 @@ import time
 import engram
 from engram.distributed._ray import ray
 from engram.distributed.registry import ShardList
-from engram.distributed.spec import ShardSpec
+from engram.distributed.spec import ShardSpec, registry_name
 from engram.errors import StorageError
 
 __all__ = ["Shard"]
@@ -21,8 +21,10 @@ OPEN_INTERVAL = 0.2
 class Shard:
     """Serves one shard's directory until it is stopped. Ray restarts it with the same arguments after a failure."""
 
-    def __init__(self, registry: "ray.actor.ActorHandle", spec: ShardSpec, shards: ShardList) -> None:
-        self._registry, self._spec, self._shards = registry, spec, shards
+    def __init__(self, spec: ShardSpec, shards: ShardList) -> None:
+        self._spec, self._shards = spec, shards
+        # By name: Ray warns of handles in the arguments of an actor that it restarts.
+        self._registry = ray.get_actor(registry_name(spec.cluster.name), namespace=spec.cluster.namespace)
         self._stopped = threading.Event()
         self._address: str | None = None
         self._reason = "is opening its directory"

@@ -19,7 +19,7 @@ STOP_TIMEOUT = 120.0
 RETRY_INTERVAL = 0.2
 
 
-def start_shards(spec: ClusterSpec, manifest: Manifest, registry: "ray.actor.ActorHandle") -> None:
+def start_shards(spec: ClusterSpec, manifest: Manifest) -> None:
     """Starts a shard for each directory, and waits until all of them serve.
 
     Raises:
@@ -41,7 +41,6 @@ def start_shards(spec: ClusterSpec, manifest: Manifest, registry: "ray.actor.Act
             **strategies[index],
         )
         .remote(
-            registry,
             ShardSpec(
                 cluster=spec,
                 generation=manifest.generation,
@@ -98,8 +97,8 @@ def _strategies(spec: ClusterSpec, count: int) -> list[dict[str, Any]]:
         ray.util.remove_placement_group(group)
         raise UnavailableError(
             f"the nodes of the Ray cluster have no room for {count} shards of {bundle} with placement "
-            f"{spec.placement}; they have {ray.available_resources()}; give smaller `num_cpus` or `resources`, another `placement`, or "
-            "fewer shards"
+            f"{spec.placement}; they have {ray.available_resources()}; give smaller `num_cpus` or "
+            "`resources`, another `placement`, or fewer shards"
         )
     return [
         {

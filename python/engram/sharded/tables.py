@@ -39,6 +39,10 @@ class ShardedNative:
         self._writers = [0] * len(stores)
         self._insert_shard: int | None = None
 
+    def set_addresses(self, addresses: list[str]) -> None:
+        """Sets the addresses in error texts."""
+        self._addresses = addresses
+
     # ---- Shards
 
     def _name(self, shard: int) -> str:
