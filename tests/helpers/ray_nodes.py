@@ -6,13 +6,19 @@ import subprocess
 
 import engram
 
-# Short, so that a killed node is noticed within seconds.
-HEALTH_CHECKS = {
+# A killed node is noticed after about a second, because nothing listens at its address any more; the long timeouts are for
+# nodes that are slow because the machine is busy.
+CONFIG = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 400,
-    "health_check_timeout_ms": 1_000,
     "health_check_failure_threshold": 3,
+    "health_check_timeout_ms": 10_000,
+    "agent_register_timeout_ms": 120_000,
+    "prestart_worker_first_driver": False,
 }
+
+# The same on each node: every node has an address of its own. With fixed ports, nodes start without their agents.
+PORTS = {"metrics_agent_port": 40_001, "runtime_env_agent_port": 40_002, "dashboard_agent_listen_port": 40_003}
 
 
 class RayNodes:
@@ -24,19 +30,21 @@ class RayNodes:
     def __init__(self, nodes):
         from ray.cluster_utils import Cluster
 
+        # A busy machine starts nodes slowly.
+        os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
         self._cluster = Cluster()
         self._next_host = 2
-        self._add(num_cpus=8, resources={"head": 8}, include_dashboard=False, _system_config=HEALTH_CHECKS)
+        self._add(num_cpus=2, resources={"head": 8}, include_dashboard=False, _system_config=CONFIG)
         self.nodes = [self.add() for _ in range(nodes)]
 
     def _add(self, **options):
         host = f"127.0.0.{self._next_host}"
         self._next_host += 1
-        return self._cluster.add_node(node_ip_address=host, **options)
+        return self._cluster.add_node(node_ip_address=host, **PORTS, **options)
 
     def add(self):
         """Adds a node for shards."""
-        return self._add(num_cpus=2, resources={"shard": 2})
+        return self._add(num_cpus=1, resources={"shard": 2})
 
     def node_of(self, shard):
         """Returns the node on which a shard runs."""

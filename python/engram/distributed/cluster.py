@@ -10,7 +10,7 @@ from engram.distributed._ray import ray
 from engram.distributed.follower import follow
 from engram.distributed.registry import shard_names
 from engram.distributed.scaling import scale
-from engram.distributed.shards import stop_shards
+from engram.distributed.shards import end_actor, stop_shards
 from engram.distributed.spec import ClusterSpec, registry_name, shard_name
 from engram.distributed.status import ClusterView, ShardStatus
 from engram.errors import UnavailableError
@@ -117,7 +117,7 @@ class Cluster:
         """
         shards = ray.get(self._registry.shards.remote())
         stop_shards(self._spec, shard_names(self._spec, shards))
-        ray.kill(self._registry)
+        end_actor(registry_name(self.name), self._registry)
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from engram.distributed.cluster import Cluster
 from engram.distributed.manifest import Manifest, read_manifest, write_manifest
 from engram.distributed.registry import ShardList, create_registry
 from engram.distributed.scaling import reshard
-from engram.distributed.shards import start_shards
+from engram.distributed.shards import end_actor, hold, start_shards
 from engram.distributed.spec import ClusterSpec, Durability, Placement, registry_name
 from engram.errors import InvalidArgumentError, UnavailableError
 from engram.server import MAX_SHARD_ID
@@ -113,6 +113,7 @@ def _start(spec: ClusterSpec, shards: int | None) -> Cluster:
             f"cluster `{spec.name}` runs already in namespace `{spec.namespace}`; use "
             f"`engram.distributed.connect({spec.name!r})`, or give another `name`"
         ) from error
+    hold(registry_name(spec.name), registry)
     try:
         if manifest is None:
             write_manifest(spec.path, first)
@@ -122,7 +123,7 @@ def _start(spec: ClusterSpec, shards: int | None) -> Cluster:
         cluster = Cluster(spec, registry)
         cluster.wait_until_ready()
     except BaseException:
-        ray.kill(registry)
+        end_actor(registry_name(spec.name), registry)
         raise
     return cluster
 

@@ -12,7 +12,10 @@ from engram.distributed.spec import ClusterSpec, ShardSpec, shard_name
 from engram.errors import EngramError, StorageError, UnavailableError
 from engram.sharded import divide
 
-__all__ = ["start_shards", "stop_shards"]
+__all__ = ["end_actor", "hold", "start_shards", "stop_shards"]
+
+_held: dict[str, "ray.actor.ActorHandle"] = {}
+"""Handles by name of the actors that this process has started: Ray ends an actor without handles if it is not detached."""
 
 START_TIMEOUT = 120.0
 STOP_TIMEOUT = 120.0
@@ -53,6 +56,8 @@ def start_shards(spec: ClusterSpec, manifest: Manifest) -> None:
         )
         for index, shard_id in enumerate(manifest.shard_ids)
     ]
+    for shard_id, actor in zip(manifest.shard_ids, actors, strict=True):
+        hold(shard_name(spec.name, shard_id), actor)
     deadline = time.monotonic() + START_TIMEOUT
     for index, actor in enumerate(actors):
         try:
@@ -60,6 +65,17 @@ def start_shards(spec: ClusterSpec, manifest: Manifest) -> None:
         except (ray.exceptions.RayError, TimeoutError) as error:
             stop_shards(spec, [shard_name(spec.name, shard_id) for shard_id in manifest.shard_ids])
             raise _start_error(index, manifest.shard_ids[index], directories[index], error) from error
+
+
+def hold(name: str, actor: "ray.actor.ActorHandle") -> None:
+    """Keeps an actor until this process ends, or `stop_shards` or `end_actor` ends it."""
+    _held[name] = actor
+
+
+def end_actor(name: str, actor: "ray.actor.ActorHandle") -> None:
+    """Ends an actor for good."""
+    ray.kill(actor, no_restart=True)
+    _held.pop(name, None)
 
 
 def _start_error(index: int, shard_id: int, directory: str, error: Exception) -> EngramError:
@@ -137,9 +153,9 @@ def stop_shards(spec: ClusterSpec, names: list[str]) -> None:
                 if _is_dead(actor):
                     break
                 time.sleep(RETRY_INTERVAL)
-    for _, actor in actors:
+    for name, actor in actors:
         if actor is not None:
-            ray.kill(actor, no_restart=True)
+            end_actor(name, actor)
     with suppress(ValueError):
         ray.util.remove_placement_group(ray.util.get_placement_group(_group_name(spec)))
 

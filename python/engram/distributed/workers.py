@@ -1,6 +1,7 @@
 """Workers on Ray that run a function with a client of a cluster, and are restarted when they fail."""
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,9 @@ POLL_INTERVAL = 0.2
 RESTART_DELAY = 0.5
 """Seconds before a failed worker is started again; doubled after each failure, up to `MAX_RESTART_DELAY`."""
 MAX_RESTART_DELAY = 30.0
+
+_COLORS = re.compile("\x1b\\[[0-9;]*m")
+"""Ray colors its tracebacks."""
 
 logger = logging.getLogger("engram.distributed")
 
@@ -187,7 +191,7 @@ class RolloutWorkers:
             self._restart_at[index] = time.monotonic() + min(
                 MAX_RESTART_DELAY, RESTART_DELAY * 2 ** min(failures - 1, 10)
             )
-            self._set(index, state="failed" if is_last else "restarting", error=str(error))
+            self._set(index, state="failed" if is_last else "restarting", error=_COLORS.sub("", str(error)))
             outcome = "is not started again" if is_last else "is started again"
             logger.warning("worker %d %s; it failed: %s", index, outcome, _last_line(error))
 
