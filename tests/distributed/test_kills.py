@@ -27,9 +27,10 @@ def test_killed_processes_and_nodes(nodes, start, caplog):
     for number in range(ROUNDS):
         time.sleep(0.5)
         shard = cluster.shards()[number // 2 % 2]
-        killed, kind = time.monotonic(), ("process", "node")[number % 2]
-        nodes.kill_process(cluster, shard) if kind == "process" else nodes.kill_node(shard)
+        kind = ("process", "node")[number % 2]
         caplog.clear()
+        killed = time.monotonic()
+        nodes.kill_process(cluster, shard) if kind == "process" else nodes.kill_node(shard)
         wait_until(lambda: load.longest_wait(killed) > 0.5 or load.errors or time.monotonic() > killed + 4, 60)  # noqa: B023
         cluster.wait_until_ready(60)
         wait_until(lambda: any(began > killed + 1 for began, _ in load.waits[-20:]) or load.errors, 60)  # noqa: B023
@@ -37,6 +38,7 @@ def test_killed_processes_and_nodes(nodes, start, caplog):
         waits[kind].append(load.longest_wait(killed))
         if waits[kind][-1] > 3.0:
             assert f"shard {shard.index} (id {shard.shard_id}, last at {shard.address}) does not respond" in caplog.text
+        nodes.replace_killed()
     load.stop()
     print({kind: [round(wait, 2) for wait in values] for kind, values in waits.items()}, load.written)  # noqa: T201
     load.check_content()

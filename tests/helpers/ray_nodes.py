@@ -6,8 +6,8 @@ import subprocess
 
 import engram
 
-# A killed node is noticed after about a second, because nothing listens at its address any more; the long timeouts are for
-# nodes that are slow because the machine is busy.
+# A killed node is noticed after about a second, because nothing listens at its address any more. The long timeouts are
+# for nodes that are slow because the machine is busy.
 CONFIG = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 400,
@@ -34,6 +34,7 @@ class RayNodes:
         os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
         self._cluster = Cluster()
         self._next_host = 2
+        self._killed = []
         self._add(num_cpus=2, resources={"head": 8}, include_dashboard=False, _system_config=CONFIG)
         self.nodes = [self.add() for _ in range(nodes)]
 
@@ -59,15 +60,20 @@ class RayNodes:
         os.kill(ray.get(actor.pid.remote(), timeout=10), signal.SIGKILL)
 
     def kill_node(self, shard):
-        """Kills all processes of the node on which a shard runs, and adds another node."""
+        """Kills all processes of the node on which a shard runs. `replace_killed` adds others."""
         node = self.node_of(shard)
         raylet = node.all_processes["raylet"][0].process.pid
         pids = [raylet, *children(raylet)]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         self.nodes.remove(node)
-        self.nodes.append(self.add())
-        self._cluster.remove_node(node, allow_graceful=False)
+        self._killed.append(node)
+
+    def replace_killed(self):
+        """Adds a node for each one that was killed, and ends what is left of these."""
+        while self._killed:
+            self._cluster.remove_node(self._killed.pop(), allow_graceful=False)
+            self.nodes.append(self.add())
 
     def __enter__(self):
         import ray
