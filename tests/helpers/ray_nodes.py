@@ -28,10 +28,10 @@ class RayNodes:
     """
 
     def __init__(self, nodes):
+        # A busy machine starts nodes slowly. Ray reads this when it is imported.
+        os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
         from ray.cluster_utils import Cluster
 
-        # A busy machine starts nodes slowly.
-        os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
         self._cluster = Cluster()
         self._next_host = 2
         self._killed = []
