@@ -75,7 +75,7 @@ class Client(TableStore):
 
         Later connections go to the new address, and those to the old one are closed. Writers, streams and waiting calls
         continue: what was not answered is sent again, and no item is lost or inserted twice if the server at the new
-        address has the same store. Pickled copies and forked children that were made before have to be told, too.
+        address has the same store. Call it for pickled copies that were made before, too.
 
         Args:
             address: As in the constructor. Token and certificates stay the same.

@@ -137,9 +137,10 @@ def train(
                 kill_after = None
             if now > next_report:
                 next_report = now + REPORT_PERIOD
-                mean = "-" if (value := mean_return()) is None else f"{value:.0f}"
+                current = mean_return()
+                mean_text = "-" if current is None else f"{current:.0f}"
                 steps = f"{step:,} steps, {learner.steps:,} learner steps"
-                report(f"{now - started:4.0f} s: {steps}, mean return {mean}")
+                report(f"{now - started:4.0f} s: {steps}, mean return {mean_text}")
     mean = mean_return()
     return ApexResult(
         solved=(mean or 0.0) >= solved_return,

@@ -134,7 +134,8 @@ class Cluster:
         return f"Cluster({self.name!r}, {self.path!r})"
 
     def _view(self) -> ClusterView:
-        return _call(self.name, self._registry.wait.remote(-1, 0.0))
+        view: ClusterView = _call(self.name, self._registry.wait.remote(-1, 0.0))
+        return view
 
     def _wait_until_addresses(self, timeout: float) -> ClusterView:
         deadline = time.monotonic() + timeout

@@ -42,7 +42,7 @@ class Registry:
             ShardStatus(index, shard_id, "starting", None, "is starting")
             for index, shard_id in enumerate(shards.shard_ids)
         ]
-        self._heard = [time.monotonic()] * len(self._states)
+        self._announced = [time.monotonic()] * len(self._states)
 
     async def spec(self) -> ClusterSpec:
         """Returns what the cluster was started with."""
@@ -79,7 +79,7 @@ class Registry:
         if shards.generation != self._shards.generation:
             return
         index = shards.shard_ids.index(shard_id)
-        self._heard[index] = time.monotonic()
+        self._announced[index] = time.monotonic()
         state: Literal["serving", "starting"] = "starting" if address is None else "serving"
         self._update(index, ShardStatus(index, shard_id, state, address or self._states[index].address, reason))
 
@@ -108,7 +108,7 @@ class Registry:
             now = time.monotonic()
             for index, state in enumerate(self._states):
                 # While it scales, the old shards are stopped.
-                if now - self._heard[index] > SILENCE and state.state != "unreachable" and self._scaling_to is None:
+                if now - self._announced[index] > SILENCE and state.state != "unreachable" and self._scaling_to is None:
                     reason = "does not respond; Ray restarts it if its process or node has died"
                     unreachable = ShardStatus(index, state.shard_id, "unreachable", state.address, reason)
                     self._update(index, unreachable)

@@ -48,7 +48,7 @@ class Shard:
                 self._reason = f"cannot open {self._spec.directory}: {error}"
                 if time.monotonic() > deadline:
                     if ray.get_runtime_context().was_current_actor_reconstructed:
-                        os._exit(1)  # Ray starts it again; an exception would end it for ever
+                        os._exit(1)  # Ray starts it again; an exception would end it for good
                     raise
             time.sleep(OPEN_INTERVAL)
 
