@@ -8,7 +8,8 @@ import threading
 import hypothesis
 import pytest
 from helpers.certificates import Certificates
-from helpers.store_types import STORE_TYPES, RemoteStore
+from helpers.not_over_shards import reason_against_shards
+from helpers.store_types import STORE_TYPES
 
 import engram
 
@@ -39,9 +40,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(missing, pytrace=False) if IN_CI else pytest.skip(missing)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of `open_store` that cannot hold for a store that is sharded."""
+    for item in items:
+        reason = reason_against_shards(item.nodeid)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
 @pytest.fixture(params=sorted(STORE_TYPES))
 def open_store(request: pytest.FixtureRequest):
-    """Runs a test with a store in process, then with a remote one.
+    """Runs a test with a store in process, with a remote one, and with one that is sharded over three servers.
 
     Returns `open_store(*tables, seed=0)`, which opens a store that is closed after the test.
     """
@@ -54,8 +63,8 @@ def open_store(request: pytest.FixtureRequest):
     yield open_one
     for store in opened:
         store.close()
-        if isinstance(store, RemoteStore):
-            store.server.close()
+        if hasattr(store, "close_servers"):
+            store.close_servers()
 
 
 @pytest.fixture

@@ -93,8 +93,8 @@ def test_items_equal_those_of_the_model(mode, store_type, data):
         check(store, kinds, logs)
     finally:
         store.close()
-        if store_type == "remote":
-            store.server.close()
+        if hasattr(store, "close_servers"):
+            store.close_servers()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -14,7 +14,8 @@ SERVE = """
 import sys
 import engram
 tables, path = {tables}, {path!r}
-server = engram.Server(tables if path is None else engram.Store.open(path, tables), port=int(sys.argv[1]))
+store = tables if path is None else engram.Store.open(path, tables)
+server = engram.Server(store, port=int(sys.argv[1]), shard_id={shard_id})
 print(server.port, flush=True)
 sys.stdin.read()
 server.close()
@@ -27,8 +28,8 @@ class ServerProcess:
     `tables` is the text of a Python expression, such as `"[engram.Table('t')]"`.
     """
 
-    def __init__(self, tables, path=None):
-        self._code = SERVE.format(tables=tables, path=None if path is None else str(path))
+    def __init__(self, tables, path=None, shard_id=None):
+        self._code = SERVE.format(tables=tables, path=None if path is None else str(path), shard_id=shard_id)
         self.port = 0
         self.start()
 

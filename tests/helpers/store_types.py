@@ -1,4 +1,4 @@
-"""The two ways to a store: in this process, and through a client with its own server."""
+"""The ways to a store: in this process, through a client with its own server, and through one with three servers."""
 
 import engram
 
@@ -14,6 +14,27 @@ class RemoteStore(engram.Client):
         """Closes the server's store, not the client, so that tests of a closed store also apply to a remote one."""
         self.server.store.close()
 
+    def close_servers(self) -> None:
+        self.server.close()
+
+
+class ShardedStore(engram.ShardedClient):
+    """A client with three servers of its own."""
+
+    def __init__(self, tables, *, seed) -> None:
+        stores = [engram.Store(tables, seed=seed + shard) for shard in range(3)]
+        self.servers = [engram.Server(store, shard_id=shard + 1) for shard, store in enumerate(stores)]
+        super().__init__([server.address for server in self.servers], seed=seed)
+
+    def close(self) -> None:
+        """Closes the servers' stores, as for a `RemoteStore`."""
+        for server in self.servers:
+            server.store.close()
+
+    def close_servers(self) -> None:
+        for server in self.servers:
+            server.close()
+
 
 # Tests with `open_store` run with each of these types.
-STORE_TYPES = {"in_process": engram.Store, "remote": RemoteStore}
+STORE_TYPES = {"in_process": engram.Store, "remote": RemoteStore, "sharded": ShardedStore}

@@ -3,7 +3,7 @@
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from helpers.store_types import STORE_TYPES, RemoteStore
+from helpers.store_types import STORE_TYPES
 from helpers.support import BackgroundCall, raises, run_python, wait_until
 from hypothesis import given, settings
 
@@ -157,8 +157,8 @@ def test_what_a_scan_or_a_sample_returns_can_be_inserted(kind):
         check()
     finally:
         store.close()
-        if isinstance(store, RemoteStore):
-            store.server.close()
+        if hasattr(store, "close_servers"):
+            store.close_servers()
 
 
 # --- wrong arguments ------------------------------------------------------------------------------

@@ -150,6 +150,7 @@ def test_info_has_every_field_with_its_value(open_store):
     assert {field.name: getattr(info, field.name) for field in dataclasses.fields(info)} == {
         "name": "t",
         "size": 0,
+        "total_weight": 0.0,
         "max_size": 5,
         "bytes": 0,
         "max_bytes": 10**6,

@@ -5,7 +5,7 @@ import re
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from helpers.store_types import STORE_TYPES, RemoteStore
+from helpers.store_types import STORE_TYPES
 from helpers.support import BackgroundCall, raises, run_python, wait_until
 from hypothesis import given
 
@@ -84,8 +84,8 @@ def two_stores(request):
     yield stores
     for store in stores:
         store.close()
-        if isinstance(store, RemoteStore):
-            store.server.close()
+        if hasattr(store, "close_servers"):
+            store.close_servers()
 
 
 def write_parts(length, append, append_steps, parts, singles):

@@ -30,7 +30,7 @@ use crate::key_map::KeyMap;
 use crate::op::{Lsn, OpSink, Removal, SessionNumber, TableOp};
 use crate::pages::CopyablePages;
 use crate::rate_limiter::{RateLimiter, RateLimits};
-use crate::selector::{DrawDistribution, Pick, Selector, SelectorKind, TableRng};
+use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::text::count;
 use crate::trajectory::Trajectory;
 pub use draw::{Draw, Handle, SampledItemInfo};
@@ -563,11 +563,6 @@ impl TableState {
             leased: self.open_leases,
             limiter: self.limiter.clone(),
         }
-    }
-
-    /// The distribution of the next draw.
-    pub fn distribution(&mut self) -> DrawDistribution {
-        self.contents.sampler.distribution()
     }
 
     /// Checks that the items of a full table may be sampled `n` times together. The rate limiter is not considered.

@@ -83,7 +83,8 @@ class ShardedClient(TableStore):
         self._connect()
 
     def _connect(self) -> None:
-        self._sharded = ShardedNative([client._native for client in self._clients], self.addresses, self._seed)  # noqa: SLF001
+        stores = [client._native for client in self._clients]  # noqa: SLF001, same package
+        self._sharded = ShardedNative(stores, self.addresses, self._seed)
         self._native = cast("_engram.Store", self._sharded)  # has the methods that a `TableStore` calls
         weakref.finalize(self, self._sharded.wait_for_pending_replies)
 
@@ -148,7 +149,7 @@ def _checked_addresses(addresses: Iterable[str]) -> list[str]:
         first = checked.index(address)
         if first != shard:
             raise InvalidArgumentError(
-                f"`addresses` must differ; shards {first} and {shard} are both {_checks.short_repr(address)}: remove "
-                "one of them"
+                f"`addresses` must differ; shards {first} and {shard} are both {_checks.short_repr(address)}: "
+                "remove one of them"
             )
     return checked

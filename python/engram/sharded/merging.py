@@ -38,9 +38,7 @@ def merge_infos(by_shard: dict[int, list[dict[str, Any]]], name_of: Callable[[in
     first = next(iter(by_shard.values()))
     merged = []
     for table in first:
-        parts = {
-            shard: info for shard, infos in by_shard.items() for info in infos if info["name"] == table["name"]
-        }
+        parts = {shard: info for shard, infos in by_shard.items() for info in infos if info["name"] == table["name"]}
         merged.append(_merge(parts, name_of))
     return merged
 

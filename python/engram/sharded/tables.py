@@ -38,6 +38,8 @@ class ShardedNative:
         self._ids: dict[int, int] = {}
         self._writers = [0] * len(stores)
         self._insert_shard: int | None = None
+        self._random = random.Random(seed)  # noqa: S311, no secret
+        self._logged = [True] * len(stores)
 
     def set_addresses(self, addresses: list[str]) -> None:
         """Sets the addresses in error texts."""
@@ -62,7 +64,6 @@ class ShardedNative:
                     infos = self._stores[shard].info()
                 except UnavailableError as unreachable:
                     error = unreachable
-                    _log.warning("%s cannot be reached; calls go on with the others: %s", self._name(shard), unreachable)
                     continue
                 self._check_shard(shard, {info["name"]: info for info in infos})
                 self._unchecked.discard(shard)
@@ -74,8 +75,8 @@ class ShardedNative:
         number = self._tables.shard_ids()[shard]
         if number and self._ids.get(number, shard) != shard:
             raise InvalidArgumentError(
-                f"{self._name(self._ids[number])} and {self._name(shard)} both have the shard id {number}: start one of "
-                "them with another `shard_id`"
+                f"{self._name(self._ids[number])} and {self._name(shard)} both have the shard id {number}: start "
+                "one of them with another `shard_id`"
             )
         for first, other in self._configs.items():
             _check_same_tables(self._name(first), other, self._name(shard), tables)
@@ -84,9 +85,22 @@ class ShardedNative:
             self._ids[number] = shard
         self._configs[shard] = tables
 
+    def _log_changes(self) -> None:
+        """Logs which shards cannot be reached any more, and which can again."""
+        reachable = self._tables.reachable()
+        before, self._logged = self._logged, reachable
+        if before == reachable:
+            return
+        for shard, (was_up, is_up) in enumerate(zip(before, reachable, strict=True)):
+            if was_up and not is_up:
+                _log.warning("%s cannot be reached; calls go on with the others until it can", self._name(shard))
+            elif is_up and not was_up:
+                _log.warning("%s can be reached again", self._name(shard))
+
     def _reachable(self) -> list[int]:
         """The shards that were reached when they were last tried; all if there are none."""
         self._check()
+        self._log_changes()
         reachable = [shard for shard, is_up in enumerate(self._tables.reachable()) if is_up]
         return reachable or list(range(len(self._stores)))
 
@@ -104,31 +118,50 @@ class ShardedNative:
         return results
 
     def _all(self, call: Callable[[_engram.Store], T]) -> list[T]:
-        """Calls all shards, also after one has failed; then raises the first error."""
+        """Calls all shards, also those after one that cannot be reached; then raises the first error."""
         self._check()
         results = []
         errors: list[EngramError] = []
         for shard, store in enumerate(self._stores):
             try:
                 results.append(call(store))
+            except UnavailableError as error:
+                others = len(self._stores) - 1
+                error.add_note(f"This is the error of {self._name(shard)}; {others} others were called.")
+                errors.append(error)
             except EngramError as error:
-                error.add_note(f"This is the error of {self._name(shard)}; {len(self._stores) - 1} others were called.")
+                if not results and not errors:  # the same on each shard: an invalid argument, for example
+                    raise
                 errors.append(error)
         if errors:
             raise errors[0]
         return results
 
     def _least_loaded(self) -> int:
-        """The reachable shard that fewest writers of this client use, and to which others write least."""
+        """The shard that a new writer uses, or the inserts of this client.
+
+        The reachable shard with fewest writers of this client; among these, the one to which others write least, to
+        within 1,000 items per second; among these, preferably the one that this client inserts into.
+        """
         rates = self._each(lambda store: sum(info["inserts_per_s"] for info in store.info()))
         with self._lock:
-            return min(rates, key=lambda shard: (self._writers[shard], round(rates[shard], -1), random.random()))  # noqa: S311
+            return min(
+                rates,
+                key=lambda shard: (
+                    self._writers[shard],
+                    round(rates[shard], -3),
+                    shard != self._insert_shard,
+                    self._random.random(),
+                ),
+            )
 
     def store_for_writer(self) -> _engram.Store:
         """Returns the native store of the shard that a new writer uses."""
         shard = self._least_loaded()
         with self._lock:
             self._writers[shard] += 1
+            if self._insert_shard is None:
+                self._insert_shard = shard
         return self._stores[shard]
 
     def _insert(self, call: Callable[[_engram.Store], T]) -> T:
@@ -152,6 +185,7 @@ class ShardedNative:
     # ---- Items
 
     def insert(self, data: object, priorities: list[tuple[str, float]], timeout: float | None, time_axis: bool) -> int:  # noqa: FBT001
+        """Inserts an item into one shard."""
         return self._insert(lambda store: store.insert(data, priorities, timeout, time_axis))
 
     def insert_batch(
@@ -162,26 +196,38 @@ class ShardedNative:
         timeout: float | None,
         time_axis: bool,  # noqa: FBT001
     ) -> npt.NDArray[np.uint64]:
+        """Inserts items into one shard."""
         return self._insert(lambda store: store.insert_batch(table, items, priorities, timeout, time_axis))
 
     def sample(self, table: str, n: int, at_least: int | None, timeout: float | None, pad: bool) -> _engram.Batch:  # noqa: FBT001
+        """Samples all shards."""
         if self._unchecked:
             self._check()
-        return self._tables.sample(table, n, at_least, timeout, pad)
+        try:
+            return self._tables.sample(table, n, at_least, timeout, pad)
+        finally:
+            self._log_changes()
 
     def stream(self, table: str, *args: Any) -> _engram.Stream:  # noqa: ANN401, as in the native class
+        """Opens a stream of all shards."""
         return self._tables.stream(self._reachable()[0], table, *args)
 
     def scan(self, *args: Any) -> ChainedScan:  # noqa: ANN401, as in the native class
+        """Begins a scan of all shards."""
         return ChainedScan(list(self._each(lambda store: store.scan(*args)).values()))
 
     def update_priorities(
-        self, table: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64], wait: bool  # noqa: FBT001
+        self,
+        table: str,
+        keys: npt.NDArray[np.uint64],
+        priorities: npt.NDArray[np.float64],
+        wait: bool,  # noqa: FBT001
     ) -> int | None:
+        """Sets priorities on the shards of the keys."""
         if keys.shape != priorities.shape:  # the error is the same on each shard
             return self._stores[self._reachable()[0]].update_priorities(table, keys, priorities, wait)
         parts = self._by_shard(keys)
-        # A shard that rejects a priority must do so before others change theirs.
+        # A shard that rejects a priority must do so before others change priorities.
         invalid = ~(np.isfinite(priorities) & (priorities >= 0))
         parts.sort(key=lambda part: not invalid[part[1]].any())
 
@@ -191,6 +237,7 @@ class ShardedNative:
         return self._change(parts, update)
 
     def delete(self, table: str, keys: npt.NDArray[np.uint64], wait: bool) -> int | None:  # noqa: FBT001
+        """Deletes items on the shards of their keys."""
         matched = self._change(self._by_shard(keys), lambda store, chosen: store.delete(table, keys[chosen], wait))
         self._tables.forget_totals()
         return matched
@@ -224,41 +271,52 @@ class ShardedNative:
     # ---- Tables
 
     def reset(self, table: str) -> None:
+        """Resets the table on all shards."""
         self._all(lambda store: store.reset(table))
         self._tables.forget_totals()
 
     def info(self, timeout: float | None = None) -> list[dict[str, Any]]:
+        """Merges the infos of the shards that can be reached."""
         return merge_infos(self._each(lambda store: store.info(timeout)), self._name)
 
     def tables(self) -> list[str]:
+        """Names of the tables."""
         return next(iter(self._each(lambda store: store.tables()).values()))
 
     def create_table(self, config: object) -> None:
+        """Creates a table on all shards."""
         self._all(lambda store: store.create_table(config))
         self._tables.forget_totals()
 
     def drop_table(self, name: str) -> None:
+        """Drops a table on all shards."""
         self._all(lambda store: store.drop_table(name))
         self._tables.forget_totals()
 
     def set_rate_limiter(self, table: str, limiter: object) -> None:
+        """Replaces the rate limiter on all shards."""
         self._all(lambda store: store.set_rate_limiter(table, limiter))
 
     def can_sample(self, table: str, n: int) -> bool:
+        """True if a shard allows these samples."""
         return any(self._each(lambda store: store.can_sample(table, n)).values())
 
     def can_insert(self, table: str, n: int) -> bool:
+        """True if the shard that this client inserts into allows these inserts."""
         return self._insert(lambda store: store.can_insert(table, n))
 
     def checkpoint(self) -> tuple[int, int, int]:
+        """Writes a checkpoint on all shards; returns the highest number, and sums of bytes and items."""
         numbers, sizes, items = zip(*self._all(lambda store: store.checkpoint()), strict=True)
         return max(numbers), sum(sizes), sum(items)
 
     def wait_for_pending_replies(self) -> None:
+        """As in the native class."""
         for store in self._stores:
             store.wait_for_pending_replies()
 
     def close(self) -> None:
+        """Closes the clients of all shards; then raises the first error."""
         error: EngramError | None = None
         for store in self._stores:
             try:

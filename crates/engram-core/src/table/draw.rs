@@ -94,6 +94,11 @@ pub struct Handle {
 }
 
 impl TableState {
+    /// The distribution of the next draw.
+    pub fn distribution(&mut self) -> DrawDistribution {
+        self.contents.sampler.distribution()
+    }
+
     /// Draws up to `n` items, as many as the limiter and the table allow now, and appends them to
     /// `draws`. Returns the number of items drawn. There is a maximum per call, which is lower while a snapshot exists.
     ///

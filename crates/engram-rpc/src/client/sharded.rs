@@ -24,7 +24,7 @@ use crate::random_u64;
 
 pub use lease::ShardedLease;
 pub use sampling::ShardedBatch;
-use sampling::ShardedSample;
+use sampling::{ShardedSample, Turn};
 pub use stream::ShardedStream;
 use totals::TableTotals;
 
@@ -77,7 +77,7 @@ impl ShardedTables {
     #[must_use]
     pub fn sample(self: &Arc<Self>, request: BatchRequest) -> PendingResponse<ShardedBatch> {
         let requests = self.clients.iter().map(|client| client.samples.clone());
-        self.start_sample(requests.collect(), request)
+        self.start_sample(requests.collect(), request, Turn::default())
     }
 
     /// Opens a stream that prefetches batches.
@@ -116,9 +116,10 @@ impl ShardedTables {
         self: &Arc<Self>,
         requests: Vec<SampleRequests>,
         request: BatchRequest,
+        turn: Turn,
     ) -> PendingResponse<ShardedBatch> {
         let (mut sender, receiver) = oneshot::channel();
-        let sample = ShardedSample::new(Arc::clone(self), requests, request);
+        let sample = ShardedSample::new(Arc::clone(self), requests, request, turn);
         self.clients[0].runtime().spawn(async move {
             let sampled = tokio::select! {
                 sampled = sample.run() => sampled,
@@ -152,7 +153,8 @@ impl ShardedTables {
                 Ok(infos) => {
                     let mut infos = infos.into_iter();
                     let Some(info) = infos.find(|info| info.options.name == table) else {
-                        return Err(self.unknown_table(shard, table).await);
+                        self.check_table(shard, table).await?;
+                        continue; // it was just created
                     };
                     self.with_totals(table, |totals| totals.set(shard, &info));
                 }
@@ -166,17 +168,15 @@ impl ShardedTables {
         if (0..self.clients.len()).any(|shard| self.is_reachable(shard)) {
             return Ok(());
         }
-        Err(last_error.unwrap_or_else(|| {
-            let addresses = self
-                .clients
-                .iter()
-                .map(|client| format!("`{}`", client.address()));
-            let addresses: Vec<_> = addresses.collect();
-            Error::Unavailable(format!(
-                "no shard can be reached: {} do not respond; each is tried again every 0.5 s",
-                addresses.join(", ")
-            ))
-        }))
+        let addresses = self.clients.iter().map(|client| client.address());
+        let addresses = addresses.collect::<Vec<_>>().join(", ");
+        let reason = last_error.map_or_else(
+            || "each is tried again every 0.5 s".into(),
+            |error| error.to_string(),
+        );
+        Err(Error::Unavailable(format!(
+            "no shard can be reached: {addresses}; {reason}"
+        )))
     }
 
     /// Keeps trying to reach a shard that did not respond for `reconnect_timeout`.
@@ -212,11 +212,10 @@ impl ShardedTables {
         )
     }
 
-    async fn unknown_table(&self, shard: usize, table: &str) -> Error {
-        match self.clients[shard].describe(table).await {
-            Err(error) => self.of_shard(shard, &error),
-            Ok(_) => Error::Unavailable(format!("table `{table}` was just created; try again")),
-        }
+    /// Checks that a shard has a table.
+    async fn check_table(&self, shard: usize, table: &str) -> Result<()> {
+        let described = self.clients[shard].describe(table).await;
+        described.map_or_else(|error| Err(self.of_shard(shard, &error)), |_| Ok(()))
     }
 
     /// Adds the shard's address to the text of an error that lacks it.

@@ -75,7 +75,12 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         port: 80,
         local_socket: "socket".into(),
         lease_timeout_s: Some(600.0),
+        shard_id: 0,
+    };
+    add(Kind::HelloResponse, hello.encode_to_vec());
+    let hello = pb::HelloResponse {
         shard_id: 1023,
+        ..hello
     };
     add(Kind::HelloResponse, hello.encode_to_vec());
     for response in manage_outcomes() {

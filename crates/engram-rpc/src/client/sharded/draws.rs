@@ -2,8 +2,12 @@
 
 use super::totals::TableTotals;
 
-/// With more shards, a call samples at most this many: it draws this many shards, and as many items from each.
-pub(super) const MAX_SHARDS_PER_CALL: usize = 8;
+/// A request costs about as much as this many small items. With more shards than a call has multiples of it (but at
+/// least [`MIN_SHARDS`]), the call draws only that number of shards, and equally many items from each.
+const ITEMS_PER_SHARD: usize = 64;
+
+/// Minimum number of shards that a call draws: all, if there are not more.
+const MIN_SHARDS: usize = 3;
 
 /// The items to draw from one shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,11 +85,8 @@ fn draw_by_weight(
         .iter()
         .rposition(|weight| *weight > 0.0)
         .unwrap_or(0);
-    let picks = if weights.len() > MAX_SHARDS_PER_CALL {
-        n.min(MAX_SHARDS_PER_CALL)
-    } else {
-        n
-    };
+    let most = MIN_SHARDS.max(n / ITEMS_PER_SHARD);
+    let picks = if weights.len() > most { n.min(most) } else { n };
     for pick in 0..picks {
         let mass = unit(random()) * ends[last];
         let shard = ends.partition_point(|end| *end <= mass).min(last);

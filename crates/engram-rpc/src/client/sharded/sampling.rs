@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engram_core::gather::Columns;
+use engram_core::text::count;
 use engram_core::{Error, Result};
 use engram_engine::{Batch, SampleOptions};
 use futures_util::future::{BoxFuture, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::oneshot;
 
 use super::draws::{ShardDraws, divide};
 use super::lease::ShardedLease;
@@ -18,6 +20,9 @@ use crate::client::sample_requests::{LeasedBatch, SampleRequests};
 /// First wait for shards that block, before the totals are checked again; doubled after each check.
 const FIRST_CHECK: Duration = Duration::from_millis(50);
 const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(400);
+
+/// What the error of a shard that had too few items states about those that it had.
+const RETURNED: &str = "; they were returned to it";
 
 /// How long a sample that has enough items waits for the rest.
 const REST_TIMEOUT: Duration = Duration::from_millis(5);
@@ -49,6 +54,26 @@ pub(super) struct ShardedSample {
     parts: Vec<(ShardDraws, LeasedBatch)>,
     /// Number of items of `parts`.
     items: usize,
+    turn: Turn,
+}
+
+/// The place of a sample among those that keep the order of a table: it begins when the previous one has ended.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    previous: Option<oneshot::Receiver<()>>,
+    /// Dropped at the end of the sample.
+    own: Option<oneshot::Sender<()>>,
+}
+
+impl Turn {
+    /// Returns the turn after that of `last`, which is updated.
+    pub(super) fn after(last: &mut Option<oneshot::Receiver<()>>) -> Self {
+        let (own, next) = oneshot::channel();
+        Self {
+            previous: last.replace(next),
+            own: Some(own),
+        }
+    }
 }
 
 impl ShardedSample {
@@ -56,8 +81,10 @@ impl ShardedSample {
         tables: Arc<ShardedTables>,
         requests: Vec<SampleRequests>,
         request: BatchRequest,
+        turn: Turn,
     ) -> Self {
         Self {
+            turn,
             tables,
             requests,
             deadline: deadline(&request),
@@ -73,11 +100,25 @@ impl ShardedSample {
     /// # Errors
     /// Those of a shard, whose text names it; all items return to their tables.
     pub(super) async fn run(mut self) -> Result<ShardedBatch> {
+        let Turn { previous, own } = std::mem::take(&mut self.turn);
+        if let Some(previous) = previous {
+            // An error, because the sender was dropped.
+            let _ = previous.await;
+        }
+        let sampled = self.collect().await;
+        drop(own);
+        sampled?;
+        self.finish()
+    }
+
+    /// Receives parts with enough items.
+    async fn collect(&mut self) -> Result<()> {
         let mut max_age = MAX_TOTALS_AGE;
         // The error of a shard that had too few items in time.
         let mut late = None;
         while !self.is_complete() {
             self.refresh(max_age).await?;
+            self.check_size()?;
             let draws = self.divide();
             max_age = Duration::ZERO;
             if draws.is_empty() {
@@ -94,7 +135,52 @@ impl ShardedSample {
                 None => max_age = MAX_TOTALS_AGE,
             }
         }
-        self.finish()
+        Ok(())
+    }
+
+    /// Checks that the items of full tables may be sampled so often.
+    fn check_size(&self) -> Result<()> {
+        let (table, at_least) = (&self.request.table, self.request.options.at_least);
+        let most = self
+            .tables
+            .with_totals(table, |totals| totals.most_samples());
+        if most.is_none_or(|most| at_least as u64 <= most) {
+            return Ok(());
+        }
+        Err(Error::Unsatisfiable(format!(
+            "table `{table}` can never yield {} at once: all shards together allow {}, `max_size` times \
+             `max_times_sampled`",
+            count(at_least, "sample"),
+            most.unwrap_or(0)
+        )))
+    }
+
+    /// Adds the items of other shards to the error of one that had too few in time.
+    fn late_error(&self, text: &str) -> Error {
+        let SampleOptions {
+            n,
+            at_least,
+            timeout,
+            ..
+        } = self.request.options;
+        let text = text.replace(RETURNED, "");
+        let reason = text.find("; ").map_or("", |end| &text[end..]);
+        let had = text
+            .split_once(" had ")
+            .and_then(|(_, had)| had.split(' ').next());
+        let had = self.items + had.and_then(|had| had.parse().ok()).unwrap_or(0);
+        let minimum = if at_least < n {
+            format!(" (at least {at_least} needed)")
+        } else {
+            String::new()
+        };
+        let returned = if had > 0 { RETURNED } else { "" };
+        Error::DeadlineExceeded(format!(
+            "table `{}` had {had} of {} available within {} s{minimum}{returned}{reason}",
+            self.request.table,
+            count(n, "sample"),
+            timeout.unwrap_or(f64::INFINITY)
+        ))
     }
 
     fn is_complete(&self) -> bool {
@@ -157,7 +243,7 @@ impl ShardedSample {
             let at_least = if is_partial { 1 } else { draw.items };
             let request = self.request_for(draw.items, at_least, options.lease || is_partial);
             let ticket = self.requests[draw.shard].send(request);
-            let (cancel, cancelled) = tokio::sync::oneshot::channel::<()>();
+            let (cancel, cancelled) = oneshot::channel::<()>();
             pending.push((draw.shard, cancel));
             replies.push(async move {
                 tokio::select! {
@@ -206,18 +292,13 @@ impl ShardedSample {
                 self.tables.note_unreachable(draw.shard);
                 Ok(None)
             }
-            Err(error @ Error::DeadlineExceeded(_)) => {
-                Ok(Some(self.tables.of_shard(draw.shard, &error)))
-            }
+            Err(Error::DeadlineExceeded(text)) => Ok(Some(self.late_error(&text))),
             Err(error) => Err(self.tables.of_shard(draw.shard, &error)),
         }
     }
 
     /// Cancels the requests to shards that have no items any more, or cannot be reached: others may have some.
-    async fn cancel_empty(
-        &self,
-        pending: &mut Vec<(usize, tokio::sync::oneshot::Sender<()>)>,
-    ) -> Result<()> {
+    async fn cancel_empty(&self, pending: &mut Vec<(usize, oneshot::Sender<()>)>) -> Result<()> {
         let table = &self.request.table;
         // Not of shards that do not respond: their requests fail by themselves.
         let responding = tokio::time::timeout(
@@ -258,7 +339,7 @@ impl ShardedSample {
                     self.tables.note_unreachable(shard);
                     outcome
                 }
-                Err(Error::DeadlineExceeded(text)) => Err(Error::DeadlineExceeded(text)),
+                Err(Error::DeadlineExceeded(text)) => Err(self.late_error(&text)),
                 Err(error) => return Err(self.tables.of_shard(shard, &error)),
             };
             requests = others;

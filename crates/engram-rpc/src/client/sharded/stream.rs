@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use engram_core::{Error, Result, TableOptions};
+use engram_core::{Error, Result, SelectorKind, TableOptions};
 use engram_engine::{
     Batch, BatchLease, BatchStream, DeliveryTracker, SampleOptions, StreamOptions, WaitOptions,
     WaitOutcome, wait,
 };
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::lease::ShardedLease;
-use super::sampling::ShardedBatch;
+use super::sampling::{ShardedBatch, Turn};
 use super::{BatchRequest, PendingResponse, SampleRequests, ShardedTables};
 
 /// Maximum time that closing waits for the servers to handle the last acknowledgements.
@@ -56,6 +57,10 @@ pub struct ShardedStream {
     tasks: Vec<JoinHandle<bool>>,
     table: String,
     acknowledges_at_once: bool,
+    /// True if the items of a shard are drawn in order: a batch is requested when the previous one has arrived.
+    is_ordered: bool,
+    /// Ready when the last requested batch has arrived.
+    last_turn: Option<oneshot::Receiver<()>>,
     options: StreamOptions,
     batches_requested: u64,
     items_requested: u64,
@@ -88,6 +93,11 @@ impl ShardedStream {
             tasks,
             table: table.name.clone(),
             acknowledges_at_once: table.max_times_sampled > 0 && !options.hold,
+            is_ordered: !matches!(
+                table.sampler,
+                SelectorKind::Uniform | SelectorKind::Prioritized { .. }
+            ),
+            last_turn: None,
             options,
             batches_requested: 0,
             items_requested: 0,
@@ -128,7 +138,12 @@ impl ShardedStream {
                 },
                 length_policy,
             };
-            let ticket = self.tables.start_sample(self.requests.clone(), request);
+            let turn = if self.is_ordered {
+                Turn::after(&mut self.last_turn)
+            } else {
+                Turn::default()
+            };
+            let ticket = (self.tables).start_sample(self.requests.clone(), request, turn);
             self.in_flight.push_back((n, ticket));
             self.items_requested += n as u64;
             self.batches_requested += 1;

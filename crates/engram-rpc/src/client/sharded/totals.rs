@@ -55,6 +55,18 @@ impl TableTotals {
         };
     }
 
+    /// The most samples that full tables allow; `None` if there is no limit, or it is not known.
+    pub(super) fn most_samples(&self) -> Option<u64> {
+        let options = self
+            .options
+            .as_ref()
+            .filter(|options| options.max_times_sampled > 0)?;
+        let each = options
+            .max_size
+            .saturating_mul(options.max_times_sampled.into());
+        Some(each.saturating_mul(self.shards.len() as u64))
+    }
+
     /// Learns from the last item of a batch.
     pub(super) fn set_from_batch(&mut self, shard: usize, infos: &[SampledItemInfo]) {
         let Some(last) = infos.last() else {

@@ -1,0 +1,36 @@
+"""The tests with `open_store` that cannot hold for a store that is sharded over three servers, each with the reason."""
+
+import re
+
+_REASONS = {
+    "limits such as `max_size` and reasons of waits are those of each shard, and info has their sums": (
+        "test_display.py::test_the_info_of_a_table_is_an_html_table",
+        "test_table.py::test_info_has_every_field_with_its_value",
+        "test_table.py::test_each_blocking_reason_has_its_text",
+        "test_table.py::test_the_blocking_reason_mentions_items_in_unfinished_chunks",
+        "test_sample.py::test_min_size_reports_its_progress",
+        "test_sample.py::test_more_items_than_a_table_can_ever_provide_are_rejected",
+        "test_threads.py::test_concurrent_calls_return_whole_items_and_keep_counters_consistent",
+    ),
+    "the items of several writers are on different shards, so there is no order among them": (
+        "test_scan.py::test_items_of_several_writers_are_in_one_batch",
+        "test_episode.py::test_a_structured_adder_creates_the_items_of_its_patterns",
+        "test_td_errors.py::test_a_table_can_reject_priorities",
+        "test_round_trip.py::test_items_come_back_bit_for_bit",
+        "test_insert_batch.py::test_with_time_axis_the_items_have_several_steps",
+    ),
+    "samples that wait for items of any shard are served in any order": (
+        "test_sample.py::test_waiting_calls_are_served_in_order",
+        "test_sample.py::test_waiting_calls_continue_after_a_reset",
+    ),
+    "the test uses the single server of a remote store": (
+        "test_text.py::test_reverbs_api_returns_bytes_for_text",
+    ),
+}
+
+
+def reason_against_shards(node_id: str) -> str | None:
+    """Returns why a test cannot hold; None if it can, or does not use shards."""
+    match = re.fullmatch(r"(?:.*/)?(\w+\.py::\w+)\[.*\bsharded\b.*\]", node_id)
+    name = match and match[1]
+    return next((reason for reason, names in _REASONS.items() if name in names), None)

@@ -1,0 +1,156 @@
+"""Mistakes with sharded clients: the errors name the shard, and what to do."""
+
+import re
+
+import numpy as np
+import pytest
+
+import engram
+from engram import Table, selectors
+from engram.errors import InvalidArgumentError, UnavailableError, UnknownTableError
+
+UNUSED = "127.0.0.1:9"
+
+
+def raises(error, text):
+    return pytest.raises(error, match=re.escape(text))
+
+
+def client_of(*servers, **options):
+    return engram.ShardedClient([server.address for server in servers], reconnect_timeout=0.3, **options)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "text"),
+    [
+        ([], "`addresses` must have from 1 to 1023 addresses, one for each shard; got 0"),
+        (["a:1"] * 1024, "`addresses` must have from 1 to 1023 addresses, one for each shard; got 1024"),
+        (["a:1", "b:1", "a:1"], "`addresses` must differ; shards 0 and 2 are both 'a:1': remove one of them"),
+        (["a:1", "b"], "address is `b`: it has no port; give `host:port` or `unix:PATH`"),
+        ("a:1", "`addresses`"),
+        (["a:1", 7], "`address`"),
+    ],
+)
+def test_addresses(addresses, text):
+    with raises(InvalidArgumentError, text):
+        engram.ShardedClient(addresses)
+
+
+@pytest.mark.parametrize("shard_id", [0, 1024, -1, 1.5, "1"])
+def test_shard_ids_are_from_1_to_1023(shard_id):
+    with raises(InvalidArgumentError, "`shard_id` must be"):
+        engram.Server([Table("t")], shard_id=shard_id)
+
+
+def test_no_shard_can_be_reached():
+    client = engram.ShardedClient([UNUSED, "127.0.0.1:10"], reconnect_timeout=0.2)
+    with raises(UnavailableError, f"no shard can be reached: shard 0 (at {UNUSED}), shard 1 (at 127.0.0.1:10)"):
+        client.sample("t", 1)
+    with raises(UnavailableError, "no shard can be reached"):
+        client.insert({"x": 1}, {"t": 1.0})
+
+
+def test_a_shard_that_cannot_be_reached_is_named_and_the_others_go_on(start_servers, caplog):
+    (server,) = start_servers([Table("t")], 1)
+    client = engram.ShardedClient([UNUSED, server.address], reconnect_timeout=0.2)
+    client.insert({"x": 1}, {"t": 1.0})
+    assert client.sample("t", 3).data["x"].tolist() == [1, 1, 1]
+    assert f"shard 0 (at {UNUSED}) cannot be reached; calls go on with the others until it can" in caplog.text
+    with raises(UnavailableError, UNUSED) as raised:
+        client.reset("t")
+    assert f"This is the error of shard 0 (at {UNUSED}); 1 others were called." in raised.value.__notes__
+    assert client.info()["t"].size == 0
+
+
+def test_two_servers_with_one_shard_id(start_servers):
+    servers = [*start_servers([Table("t")], 1), *start_servers([Table("t")], 1)]
+    with raises(
+        InvalidArgumentError,
+        f"shard 0 (at {servers[0].address}) and shard 1 (at {servers[1].address}) both have the shard id 1: start one "
+        "of them with another `shard_id`",
+    ):
+        client_of(*servers).sample("t", 1)
+
+
+def test_servers_without_shard_ids_can_be_used():
+    servers = [engram.Server([Table("t")]) for _ in range(2)]
+    client = client_of(*servers)
+    keys = []
+    for server in servers:
+        with engram.Client(server.address) as one:
+            keys.append(one.insert({"x": 1}, {"t": 1.0}))
+    assert client.delete("t", np.array(keys, np.uint64)) == 2
+    for server in servers:
+        server.close()
+
+
+def test_shards_with_different_tables(start_servers):
+    first, second = start_servers([Table("t")], 1)[0], start_servers([Table("t"), Table("u")], 1, first_id=2)[0]
+    with raises(
+        UnknownTableError,
+        f"shard 1 (at {second.address}) has a table `u`, shard 0 (at {first.address}) has not; all shards must have "
+        "the same tables: create it there",
+    ):
+        client_of(first, second).info()
+
+
+@pytest.mark.parametrize(
+    ("option", "one", "other", "shown"),
+    [
+        ("sampler", selectors.Uniform(), selectors.Fifo(), "('Uniform', None)"),
+        ("max_times_sampled", None, 3, "None"),
+    ],
+)
+def test_shards_with_different_options(start_servers, option, one, other, shown):
+    first = start_servers([Table("t", **{option: one})], 1)[0]
+    second = start_servers([Table("t", **{option: other})], 1, first_id=2)[0]
+    with raises(InvalidArgumentError, f"table `t`: `{option}` differs: {shown} on shard 0 (at {first.address}), "):
+        client_of(first, second).info()
+
+
+def test_a_table_that_no_shard_has(start_servers):
+    client = client_of(*start_servers([Table("t")]))
+    for call in (
+        lambda: client.sample("x", 1),
+        lambda: client.insert({"x": 1}, {"x": 1.0}),
+        lambda: client.delete("x", [1]),
+        lambda: client.update_priorities("x", [], []),
+        lambda: client.scan("x"),
+        lambda: client.reset("x"),
+        lambda: next(iter(engram.Dataset(client, "x", 1))),
+    ):
+        with raises(UnknownTableError, "`x`"):
+            call()
+
+
+def test_a_table_that_one_shard_lost(start_servers):
+    servers = start_servers([Table("t"), Table("u")])
+    client = client_of(*servers)
+    client.insert({"x": 1}, {"t": 1.0})
+    servers[1].store.drop_table("t")
+    with raises(UnknownTableError, "`t`"):
+        client.update_priorities("t", [1], [1.0])
+
+
+def test_keys_and_priorities_of_different_lengths(start_servers):
+    client = client_of(*start_servers([Table("t")]))
+    with pytest.raises(InvalidArgumentError, match=r"keys|priorities"):
+        client.update_priorities("t", [1, 2], [1.0])
+
+
+def test_a_token_that_a_shard_rejects(start_servers):
+    first = start_servers([Table("t")], 1)[0]
+    second = engram.Server([Table("t")], token="secret", shard_id=2)
+    with raises(engram.errors.HandshakeError, second.address):
+        client_of(first, second).info()
+    second.close()
+
+
+def test_a_closed_client(start_servers):
+    client = client_of(*start_servers([Table("t")]))
+    client.insert({"x": 1}, {"t": 1.0})
+    client.close()
+    client.close()
+    for call in (lambda: client.sample("t", 1), client.info, lambda: engram.Dataset(client, "t", 1).read(id)):
+        with raises(engram.errors.ClosedError, "this client is closed"):
+            next(iter(call() or ()))
