@@ -15,7 +15,7 @@ from engram.sharded import divide
 __all__ = ["end_actor", "hold", "start_shards", "stop_shards"]
 
 _held: dict[str, "ray.actor.ActorHandle"] = {}
-"""Handles of the actors that this process has started, by name: without handles, Ray ends actors that are not detached."""
+"""Handles by name of the actors that this process started: Ray ends actors without handles unless they are detached."""
 
 START_TIMEOUT = 120.0
 STOP_TIMEOUT = 120.0

@@ -474,7 +474,7 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixListener};
 
     use super::*;
-    use crate::client::send_with_retry;
+    use crate::client::management_calls::send_with_retry;
     use crate::pb::manage_request::Call;
 
     #[tokio::test]
