@@ -54,18 +54,19 @@ __all__ = [
     "inspect_directory",
     "patterns",
     "rate_limiters",
+    "resharding",
     "selectors",
 ]
 
 if TYPE_CHECKING:
-    from engram import adders, buffers, data, gymnasium
+    from engram import adders, buffers, data, gymnasium, resharding
     from engram import distributed as distributed
     from engram import minari as minari
     from engram import parquet as parquet
 else:
     # They need optional packages. Not in `__all__`, so that `from engram import *` works without these packages.
     _EXTRAS = ("distributed", "minari", "parquet")
-    __getattr__ = lazy_modules("engram", ("adders", "buffers", "data", "gymnasium", *_EXTRAS))
+    __getattr__ = lazy_modules("engram", ("adders", "buffers", "data", "gymnasium", "resharding", *_EXTRAS))
 
 
 def __dir__() -> list[str]:

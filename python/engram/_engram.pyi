@@ -35,6 +35,7 @@ __all__ = [
     "inspect",
     "mapped_signature",
     "names",
+    "reshard",
     "set_long_wait",
     "unflatten",
 ]
@@ -53,6 +54,11 @@ def import_reverb(store: Store, path: str) -> tuple[Path, dict[str, int], list[s
 def inspect(path: str) -> dict[str, Any]: ...
 def mapped_signature(path: str) -> Any: ...  # of the steps in the file of a buffer; None if there is no file
 def names(structure: str) -> list[str]: ...  # names of the leaves
+
+# The new directories, the number of items of each table by shard, notes.
+def reshard(
+    directories: list[str], into: int, output: str, progress: Callable[[int, int], object] | None
+) -> tuple[list[Path], list[tuple[str, list[int]]], list[str]]: ...
 def unflatten(structure: str, leaves: list[Any]) -> Any: ...
 
 @final

@@ -1,6 +1,7 @@
 //! Durable stores, and saved replay buffers. `docs/format.md` specifies their files.
 //!
-//! [`storage`] manages the directory of an open store; [`recover`] reads a directory when a store is opened.
+//! [`storage`] manages the directory of an open store; [`recover`] reads a directory when a store is opened;
+//! [`resharding`] distributes the tables of directories to new ones.
 //! [`buffer_writer`] and [`buffer_reader`] save and restore replay buffers; [`mapped_file`] has the steps of one.
 
 mod buffer_reader;
@@ -39,6 +40,7 @@ mod record_writer;
 mod recover;
 mod recovery_error;
 mod replay;
+mod resharding;
 mod serial_ranges;
 mod storage;
 
@@ -52,6 +54,7 @@ pub use inspect::{
 pub use journal::Durability;
 pub(crate) use mapped_file::{BufferSize, Flush, FlushedState, MappedFile, boot_id};
 pub(crate) use recover::read_directory;
+pub use resharding::{MAX_SHARDS, ReshardProgress, Resharded, reshard};
 pub use storage::{Checkpoint, StorageOptions};
 pub(crate) use storage::{CheckpointView, Storage};
 

@@ -31,8 +31,9 @@ pub use close_on_fork::{CloseOnFork, close_after_fork};
 pub use delivery_tracker::DeliveryTracker;
 pub use disk::{
     Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile, InspectedOpening,
-    InspectedTable, Inspection, Interrupted, InvalidRecord, ReadProgress, SaveContents, SaveTarget,
-    SavedBuffer, StorageOptions, inspect,
+    InspectedTable, Inspection, Interrupted, InvalidRecord, MAX_SHARDS, ReadProgress,
+    ReshardProgress, Resharded, SaveContents, SaveTarget, SavedBuffer, StorageOptions, inspect,
+    reshard,
 };
 pub use engine::{Engine, OpenOptions, derive_number};
 pub use huge_pages::request_huge_pages;

@@ -34,6 +34,7 @@ mod pattern_writer;
 mod patterns;
 mod priority_tree;
 mod replay_buffer;
+mod resharding;
 mod reverb_import;
 mod sample;
 mod saved_buffer;
@@ -91,6 +92,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(gil::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(reverb_import::import_reverb, module)?)?;
     module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;
+    module.add_function(wrap_pyfunction!(resharding::reshard, module)?)?;
     module.add_function(wrap_pyfunction!(long_wait::set_long_wait, module)?)?;
     module.add_function(wrap_pyfunction!(saved_buffer::mapped_signature, module)?)?;
     module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;

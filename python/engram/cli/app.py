@@ -11,6 +11,7 @@ from engram.cli.demo import demo
 from engram.cli.import_reverb import import_reverb
 from engram.cli.info import info
 from engram.cli.inspect import inspect
+from engram.cli.reshard import reshard
 from engram.cli.serve import serve
 from engram.cli.top import top
 from engram.cli.train import app as train
@@ -30,6 +31,7 @@ app.command()(bench)
 app.command()(checkpoint)
 app.command()(inspect)
 app.command("import-reverb")(import_reverb)
+app.command()(reshard)
 
 
 def _print_version(*, requested: bool) -> None:

@@ -1,4 +1,4 @@
-"""A progress bar for opening a store's directory."""
+"""A progress bar for opening or resharding directories of stores."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,14 +11,14 @@ from engram._text import printable
 
 
 @contextmanager
-def load_progress(path: Path) -> Iterator[Callable[[int, int], object]]:
-    """Shows a bar on stderr; the yielded function updates it, given the bytes read so far and in total.
+def load_progress(path: Path, activity: str = "reading") -> Iterator[Callable[[int, int], object]]:
+    """Shows a bar on stderr; the yielded function updates it, given the bytes processed so far and in total.
 
     Shows nothing if stderr is not a terminal.
     """
     console = Console(stderr=True)
     columns = (
-        TextColumn("reading {task.description}", markup=False),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
@@ -26,5 +26,5 @@ def load_progress(path: Path) -> Iterator[Callable[[int, int], object]]:
     with Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(printable(str(path)))
+        task = bar.add_task(f"{activity} {printable(str(path))}")
         yield lambda done, total: bar.update(task, completed=done, total=total)

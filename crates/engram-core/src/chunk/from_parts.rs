@@ -47,6 +47,30 @@ impl Chunk {
         Ok(chunk)
     }
 
+    /// A chunk of untrusted parts without its payload, which has `payload_bytes` bytes: for programs that only need to
+    /// know which chunks items refer to. Reading one of its columns panics. Its strings are not checked.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] as for [`Chunk::from_parts`], [`Error::OutOfMemory`].
+    pub fn without_payload(
+        origin: Origin,
+        schema: Arc<Schema>,
+        extents: SmallVec<[Extent; 4]>,
+        payload_bytes: usize,
+    ) -> Result<Self> {
+        check_extents(&schema, &extents, payload_bytes)?;
+        check_origin(&origin, &extents)?;
+        let payload = AlignedBytes::zeroed(0);
+        Ok(Self {
+            origin,
+            schema,
+            extents,
+            payload: payload.ok_or_else(|| Error::out_of_memory("a chunk", Some(0)))?,
+            holders: Holders::default(),
+            location: Mutex::default(),
+        })
+    }
+
     /// Checks that every compressed column can be decompressed to its raw size. This costs less than decompressing, and
     /// the cost does not grow with the raw size.
     ///

@@ -61,7 +61,7 @@ impl DirectoryReader<'_> {
         let name = log_name(number);
         let mut file_reader = self.open(&name, FileKind::Log, number)?;
         let log = Log::new(file_reader.header.store, number);
-        let mut dictionary = ReadDictionary::default();
+        let mut dictionary = ReadDictionary::new(self.skip_payloads);
         let mut has_only_chunks = true;
         let add_loaded = |loaded: &mut HashMap<_, _>, checked: Vec<CheckedChunk>| {
             for (serial, bytes, chunk) in checked {
@@ -71,6 +71,7 @@ impl DirectoryReader<'_> {
         };
         loop {
             if let Some(checkers) = &mut checkers
+                && !self.skip_payloads
                 && let Some(chunk) = take_large_chunk(&mut file_reader, &dictionary, serials)
             {
                 self.out.next_serial = self.out.next_serial.max(chunk.serial.saturating_add(1));

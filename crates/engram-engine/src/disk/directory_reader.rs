@@ -108,6 +108,8 @@ pub(super) struct DirectoryReader<'a> {
     pub(super) last_tear: Option<String>,
     /// True if recovery continues although data is missing or corrupt.
     pub(super) repair: bool,
+    /// True if chunks are read without their payloads.
+    pub(super) skip_payloads: bool,
     progress: ReadProgress<'a>,
     /// Bytes of logs read so far, counted as for [`ReadProgress`].
     bytes_read: u64,
@@ -148,6 +150,8 @@ pub(super) struct DirectoryContents<'a> {
     /// Numbers of the logs, ascending.
     pub(super) logs: &'a [u64],
     pub(super) close_mark: Option<CloseMark>,
+    /// Read chunks without their payloads: for tables that are only moved to another directory.
+    pub(super) skip_payloads: bool,
 }
 
 impl<'a> DirectoryReader<'a> {
@@ -161,6 +165,7 @@ impl<'a> DirectoryReader<'a> {
             checkpoints,
             logs,
             close_mark,
+            skip_payloads,
         } = contents;
         let out = Recovered {
             store: None,
@@ -195,6 +200,7 @@ impl<'a> DirectoryReader<'a> {
             close_mark,
             last_tear: None,
             repair,
+            skip_payloads,
             progress,
             bytes_read: 0,
             bytes_reported: 0,

@@ -195,6 +195,8 @@ pub(crate) struct ReadDictionary {
     layouts: Vec<Arc<Layout>>,
     schemas: Vec<Arc<Schema>>,
     shapes: Vec<Arc<WindowShape>>,
+    /// True if chunks are read without their payloads.
+    skip_payloads: bool,
 }
 
 /// Reads a definition's number, and checks that it is the next number of its kind.
@@ -241,9 +243,26 @@ impl ChunkHeader {
             payload,
         )?)
     }
+
+    fn into_chunk_without_payload(self, payload_bytes: usize) -> Result<Chunk, UnusableData> {
+        Ok(Chunk::without_payload(
+            self.origin,
+            self.schema,
+            self.extents.into(),
+            payload_bytes,
+        )?)
+    }
 }
 
 impl ReadDictionary {
+    /// An empty dictionary. With `skip_payloads`, it reads chunks without their payloads.
+    pub(crate) fn new(skip_payloads: bool) -> Self {
+        Self {
+            skip_payloads,
+            ..Self::default()
+        }
+    }
+
     /// The schema with this number.
     pub(crate) fn schema(&self, number: u32) -> Result<Arc<Schema>, UnusableData> {
         look_up(&self.schemas, number, "schema")
@@ -297,9 +316,21 @@ impl ReadDictionary {
             return Ok((serial, None));
         }
         let header = self.read_chunk_header(&mut reader)?;
+        if self.skip_payloads {
+            let chunk = header.into_chunk_without_payload(reader.0.len())?;
+            return Ok((serial, Some(chunk)));
+        }
         let mut payload = allocate_payload(serial, reader.0.len())?;
         payload.copy_from_slice(reader.0);
         Ok((serial, Some(header.into_chunk(payload)?)))
+    }
+
+    /// The payload in the body of a chunk's record.
+    pub(crate) fn payload<'a>(&self, body: &'a [u8]) -> Result<&'a [u8], UnusableData> {
+        let mut reader = BodyReader(body);
+        reader.u64()?;
+        self.read_chunk_header(&mut reader)?;
+        Ok(reader.0)
     }
 
     /// Reads the part of a chunk's record between the serial and the payload.

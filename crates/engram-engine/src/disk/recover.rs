@@ -21,6 +21,7 @@
 //! * `chunk_loader.rs`: loads chunks from logs; `chunk_checkers.rs` checks large ones in threads
 //! * `replay.rs`: applies the changes in logs
 
+use std::fs::File;
 use std::path::Path;
 
 use engram_core::text::count;
@@ -55,16 +56,46 @@ pub(crate) fn read_directory(
     repair: bool,
     progress: ReadProgress<'_>,
 ) -> Result<Recovered> {
-    check_not_file(path)?;
-    let files = OsDirectory::open(path).map_err(|error| unusable(path, &error))?;
-    let _lock = lock_shared(&files)?;
-    let recovered = recover(&files, repair, progress)
-        .map_err(|error| error.into_error_with_advice(&files, repair))?;
-    if recovered.store.is_none() {
-        let text = format!("{} contains no store", path.display());
-        return Err(Error::Storage(text));
+    ClosedDirectory::open(path)?.read(repair, false, progress)
+}
+
+/// A directory that no process has open. Until this is dropped, none can open it.
+#[derive(Debug)]
+pub(super) struct ClosedDirectory {
+    pub(super) files: OsDirectory,
+    /// `None` if the directory has no `LOCK` file.
+    _lock: Option<File>,
+}
+
+impl ClosedDirectory {
+    /// # Errors
+    /// [`Error::Storage`] if it cannot be opened, or a process (also this one) has it open.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        check_not_file(path)?;
+        let files = OsDirectory::open(path).map_err(|error| unusable(path, &error))?;
+        let lock = lock_shared(&files)?;
+        Ok(Self { files, _lock: lock })
     }
-    Ok(recovered)
+
+    /// Reads the directory without changing it. With `skip_payloads`, chunks are read without their payloads.
+    ///
+    /// # Errors
+    /// Those of [`recover`]; [`Error::Storage`] if it contains no store.
+    pub(super) fn read(
+        &self,
+        repair: bool,
+        skip_payloads: bool,
+        progress: ReadProgress<'_>,
+    ) -> Result<Recovered> {
+        let files = &self.files;
+        let recovered = recover_with(files, repair, skip_payloads, progress)
+            .map_err(|error| error.into_error_with_advice(files, repair))?;
+        if recovered.store.is_none() {
+            let text = format!("{} contains no store", files.path().display());
+            return Err(Error::Storage(text));
+        }
+        Ok(recovered)
+    }
 }
 
 /// Reads a directory. With `repair`, continues without acknowledged data that is missing.
@@ -74,6 +105,16 @@ pub(crate) fn read_directory(
 pub(crate) fn recover(
     files: &dyn Directory,
     repair: bool,
+    progress: ReadProgress<'_>,
+) -> Result<Recovered, RecoveryError> {
+    recover_with(files, repair, false, progress)
+}
+
+/// [`recover`]; with `skip_payloads`, chunks are read without their payloads.
+fn recover_with(
+    files: &dyn Directory,
+    repair: bool,
+    skip_payloads: bool,
     progress: ReadProgress<'_>,
 ) -> Result<Recovered, RecoveryError> {
     let names = files.list().map_err(|error| {
@@ -100,6 +141,7 @@ pub(crate) fn recover(
         checkpoints: &checkpoints,
         logs: &logs,
         close_mark,
+        skip_payloads,
     };
     let mut recovered = recover_or_repair(contents, repair, progress)?;
     if let Some(mark) = close_mark

@@ -1,0 +1,166 @@
+//! The directory in which the new directories are written. It gets its final name when all of them are durable.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf, absolute};
+
+use engram_core::{Error, Result};
+
+use super::super::directory::Directory as _;
+use super::super::directory_setup::create_directory;
+use super::super::file_names::{CLOSED, FileName, UNFINISHED_SUFFIX};
+use super::super::os_directory::OsDirectory;
+
+/// A directory `NAME.tmp`, locked by this process. Dropping it removes it, unless it was published as `NAME`.
+#[derive(Debug)]
+pub(super) struct Staging {
+    /// Its final path.
+    output: PathBuf,
+    files: OsDirectory,
+}
+
+fn shard_name(shard: u32) -> String {
+    format!("shard-{shard}")
+}
+
+fn failed(path: &Path, error: &io::Error) -> Error {
+    Error::Storage(format!("{} cannot be written: {error}", path.display()))
+}
+
+/// Returns the absolute path of `output`, which does not exist or is an empty directory.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if it exists and is not an empty directory; [`Error::Storage`] if it cannot be accessed.
+pub(super) fn check_output(output: &Path) -> Result<PathBuf> {
+    if output.as_os_str().is_empty() {
+        let text = "`output`: the path is empty; give a directory that does not exist yet, or an empty one";
+        return Err(Error::InvalidArgument(text.into()));
+    }
+    let shown = output.display();
+    let invalid = |text: String| Err(Error::InvalidArgument(text));
+    let path = match fs::read_dir(output).map(|mut entries| entries.next()) {
+        Ok(None) => fs::canonicalize(output),
+        Ok(Some(_)) => {
+            return invalid(format!(
+                "`output`: {shown} exists and is not empty; give a directory that does not exist yet, or an empty one"
+            ));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return invalid(format!("`output`: {shown} is a file; give a directory"));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => absolute(output),
+        Err(error) => Err(error),
+    };
+    let path = path.map_err(|error| failed(output, &error))?;
+    if path.file_name().is_none() {
+        return invalid(format!(
+            "`output`: {shown} has no name; give a directory that does not exist yet, or an empty one"
+        ));
+    }
+    Ok(path)
+}
+
+impl Staging {
+    /// Creates the directory for an output that `check_output` has accepted; removes what an earlier call that was killed has left in it.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if it cannot be written, is in use, or has other files.
+    pub(super) fn create(output: PathBuf) -> Result<Self> {
+        let mut name = output.file_name().map(OsString::from).unwrap_or_default();
+        name.push(UNFINISHED_SUFFIX);
+        let path = output.with_file_name(name);
+        let opened = create_directory(&path).and_then(|()| OsDirectory::open(&path));
+        let files = opened.map_err(|error| failed(&path, &error))?;
+        if !files.lock_handle(&mut || true) {
+            return Err(Error::Storage(format!(
+                "{} is in use by another resharding; wait until it ends, or give another `output`",
+                path.display()
+            )));
+        }
+        let others = find_others(&path).map_err(|error| failed(&path, &error))?;
+        if let Some(other) = others {
+            return Err(Error::Storage(format!(
+                "{} is not a file of a resharding that was stopped; remove {}, or give another `output`",
+                other.display(),
+                path.display()
+            )));
+        }
+        remove_shards(&path).map_err(|error| failed(&path, &error))?;
+        Ok(Self { output, files })
+    }
+
+    /// Creates the directory of a shard.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if it cannot be created.
+    pub(super) fn create_shard(&self, shard: u32) -> Result<OsDirectory> {
+        let path = self.files.path().join(shard_name(shard));
+        let opened = create_directory(&path).and_then(|()| OsDirectory::open(&path));
+        opened.map_err(|error| failed(&path, &error))
+    }
+
+    /// Gives the directory its final name, durably; returns the paths of its shards.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if it cannot be renamed.
+    pub(super) fn publish(self, shards: u32) -> Result<Vec<PathBuf>> {
+        let path = self.files.path();
+        // Replaces an empty directory, and fails for one that is not empty.
+        let renamed = (self.files.sync_directory()).and_then(|()| fs::rename(path, &self.output));
+        renamed.map_err(|error| failed(&self.output, &error))?;
+        let parent = self.output.parent().unwrap_or(Path::new("/"));
+        let synced = OsDirectory::open(parent).and_then(|parent| parent.sync_directory());
+        synced.map_err(|error| failed(parent, &error))?;
+        Ok((0..shards)
+            .map(|shard| self.output.join(shard_name(shard)))
+            .collect())
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // After `publish`, it no longer has this path. If this fails, the next call removes what is left.
+        let path = self.files.path();
+        if self.files.check_path().is_ok() {
+            let _ = remove_shards(path).and_then(|()| fs::remove_dir(path));
+        }
+        self.files.unlock_handle();
+    }
+}
+
+/// A file in the directory that no resharding has created; `None` if there is none.
+fn find_others(path: &Path) -> io::Result<Option<PathBuf>> {
+    for shard in fs::read_dir(path)? {
+        let shard = shard?;
+        let name = shard.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("shard-"));
+        if number.is_none_or(|number| number.parse::<u32>().is_err())
+            || !shard.file_type()?.is_dir()
+        {
+            return Ok(Some(shard.path()));
+        }
+        for file in fs::read_dir(shard.path())? {
+            let file = file?;
+            let name = file.file_name();
+            let is_known = (name.to_str())
+                .is_some_and(|name| name == CLOSED || FileName::parse(name).is_some());
+            if !is_known {
+                return Ok(Some(file.path()));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Removes the shards of a directory in which `find_others` has found nothing.
+fn remove_shards(path: &Path) -> io::Result<()> {
+    for shard in fs::read_dir(path)? {
+        let shard = shard?.path();
+        for file in fs::read_dir(&shard)? {
+            fs::remove_file(file?.path())?;
+        }
+        fs::remove_dir(shard)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+"""Resharding of closed stores: the same contents in another number of directories."""
+
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from helpers.support import raises
+
+import engram
+from engram import Store, Table, rate_limiters, resharding, selectors
+from engram.errors import InvalidArgumentError, StorageError
+
+
+def tables():
+    return [
+        Table("replay", sampler=selectors.Prioritized(0.6), max_size=1_000, rate_limiter=rate_limiters.MinSize(1)),
+        Table("text", max_size=500, rate_limiter=rate_limiters.MinSize(1)),
+    ]
+
+
+def fill(path, first, *, count=60, size=4):
+    """Creates a store with `count` items of three steps in one table, and as many texts in the other."""
+    with Store.open(path, tables()) as store:
+        with store.writer() as writer:
+            for number in range(first, first + count):
+                writer.append({"x": np.full(size, number, np.float32)})
+                if number >= first + 2:
+                    writer.create_item("replay", number % 7, {"x": writer.history["x"][-3:]})
+        for number in range(first, first + count):
+            store.insert({"t": f"text {number}"}, {"text": 1.0})
+        store.sample("replay", 20)
+    return path
+
+
+def contents(paths):
+    """Returns the items of all stores, by table and key: data and priority; and the sums of the tables' counts."""
+    items, counts = {}, {}
+    for path in paths:
+        with Store.open(path) as store:
+            for name, info in store.info().items():
+                counts[name] = counts.get(name, 0) + np.array([info.inserts, info.samples, info.size])
+                for batch in store.scan(name, 16):
+                    for index, key in enumerate(batch.info.key.tolist()):
+                        item = {column: values[index].tolist() for column, values in batch.data.items()}
+                        assert (name, key) not in items
+                        items[name, key] = (item, float(batch.info.priority[index]))
+    return items, {name: each.tolist() for name, each in counts.items()}
+
+
+@pytest.fixture
+def sources(tmp_path):
+    return [fill(tmp_path / f"source-{number}", 100 * number) for number in range(3)]
+
+
+def test_contents_stay_the_same_from_three_to_five_to_two(sources, tmp_path):
+    before = contents(sources)
+    five = resharding.reshard(sources, into=5, output=tmp_path / "five")
+    assert five.directories == tuple(tmp_path / "five" / f"shard-{number}" for number in range(5))
+    assert {name: sum(sizes) for name, sizes in five.tables.items()} == {"replay": 3 * 58, "text": 180}
+    assert five.notes == ()
+    assert all(max(sizes) - min(sizes) <= 6 for sizes in five.tables.values())
+    assert contents(five.directories) == before
+    two = resharding.reshard(five.directories, into=2, output=str(tmp_path / "two"))
+    assert contents(two.directories) == before
+    for path in two.directories:
+        assert engram.inspect_directory(path).ok
+        with Store.open(path) as store:
+            assert store.info()["replay"].max_size == 1_500
+            assert store.sample("replay", 8).data["x"].shape == (8, 3, 4)
+
+
+def test_progress_is_reported_and_an_exception_of_it_stops(sources, tmp_path):
+    reports = []
+    resharding.reshard(sources, into=2, output=tmp_path / "two", progress=lambda *report: reports.append(report))
+    assert reports == sorted(reports)
+    assert reports[-1][0] == reports[-1][1] > 0
+
+    def stop(done, total):
+        raise KeyboardInterrupt(done, total)
+
+    with pytest.raises(KeyboardInterrupt):
+        resharding.reshard(sources, into=2, output=tmp_path / "three", progress=stop)
+    assert not list(tmp_path.glob("three*"))
+
+
+def test_arguments_are_checked(sources, tmp_path):
+    output = tmp_path / "out"
+    with raises(InvalidArgumentError, "`into` must be from 1 to 1023; got 0"):
+        resharding.reshard(sources, into=0, output=output)
+    with raises(InvalidArgumentError, "`directories` must have at least one directory of a store; got none"):
+        resharding.reshard([], into=1, output=output)
+    with raises(InvalidArgumentError, f"`directories` must be an iterable of paths; got '{sources[0]}'"):
+        resharding.reshard(str(sources[0]), into=1, output=output)
+    with raises(
+        InvalidArgumentError,
+        f"`output`: {tmp_path} exists and is not empty; give a directory that does not exist yet, or an empty one",
+    ):
+        resharding.reshard(sources, into=1, output=tmp_path)
+    with raises(
+        InvalidArgumentError,
+        f"`directories`: {sources[1]} and {sources[1]} are the same directory; give each source once",
+    ):
+        resharding.reshard([*sources, sources[1]], into=1, output=output)
+    with Store.open(sources[2]), pytest.raises(StorageError, match=f"^{sources[2]} is in use by this process"):
+        resharding.reshard(sources, into=1, output=output)
+    assert not list(tmp_path.glob("out*"))
+
+
+RESHARD = """
+import sys
+from engram import resharding
+into, output, *sources = sys.argv[1:]
+resharding.reshard(sources, into=int(into), output=output)
+"""
+
+
+def start(sources, output, **options):
+    command = [sys.executable, "-c", RESHARD, "3", str(output), *map(str, sources)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_a_killed_run_can_be_repeated(tmp_path):
+    sources = [fill(tmp_path / f"source-{number}", 100 * number, size=100_000) for number in range(2)]
+    before = contents(sources)
+    output = tmp_path / "out"
+    staging = tmp_path / "out.tmp"
+    killed = 0
+    for attempt in range(5):
+        process = start(sources, output)
+        while process.poll() is None and not any(staging.glob("shard-*")):
+            time.sleep(0.0005)
+        time.sleep(0.004 * attempt)
+        process.send_signal(signal.SIGKILL)
+        _, stderr = process.communicate()
+        if process.returncode == 0:  # it was faster
+            shutil.rmtree(output)
+            continue
+        assert stderr == ""
+        killed += 1
+        if output.exists():  # killed after the last step
+            assert contents(sorted(output.iterdir())) == before
+            shutil.rmtree(output)
+    assert killed > 0
+    assert contents(sources) == before
+    resharded = resharding.reshard(sources, into=3, output=output)
+    assert not staging.exists()
+    assert contents(resharded.directories) == before
+
+
+def test_a_full_disk_leaves_nothing(sources, tmp_path):
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
+
+    process = start(sources, tmp_path / "out", preexec_fn=limit)
+    _, stderr = process.communicate()
+    last = stderr.splitlines()[-1]
+    assert re.fullmatch(
+        rf"engram\.errors\.StorageError: {tmp_path}/out\.tmp/shard-\d cannot be written: File too large", last
+    ), stderr
+    assert sorted(tmp_path.iterdir()) == sources
