@@ -11,6 +11,7 @@ Horgan et al. 2018, "Distributed Prioritized Experience Replay".
 """
 
 import argparse
+import importlib
 import itertools
 import logging
 import tempfile
@@ -171,10 +172,9 @@ def run(
     report: Callable[[str], None] = print,
 ) -> ApexResult:
     """Starts shards in a temporary directory, trains, and stops them; on the running Ray cluster or a local one."""
-    import ray  # noqa: PLC0415, an extra
-
     from engram import distributed  # noqa: PLC0415, an extra
 
+    ray = importlib.import_module("ray")
     owns_ray = not ray.is_initialized()
     if owns_ray:
         ray.init(include_dashboard=False, num_cpus=shards + actors)

@@ -104,7 +104,7 @@ class ShardedClient(TableStore):
             addresses: `host:port` of each server. Shard `i` is at `addresses[i]`.
 
         Raises:
-            InvalidArgumentError: As in the constructor. Nothing is changed.
+            InvalidArgumentError: As in the constructor.
         """
         checked = _checked_addresses(addresses)
         count, old_count = len(checked), len(self._clients)
