@@ -180,7 +180,7 @@ def run(
         ray.init(include_dashboard=False, num_cpus=shards + actors)
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="engram-apex-") as path,
+            tempfile.TemporaryDirectory(prefix="engram-apex-", ignore_cleanup_errors=True) as path,
             distributed.start(
                 make_tables(config),
                 path=path,

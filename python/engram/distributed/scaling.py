@@ -1,6 +1,7 @@
 """Changes the number of shards of a cluster in place."""
 
 import shutil
+import time
 from pathlib import Path
 
 from engram.distributed._ray import ray
@@ -11,6 +12,9 @@ from engram.distributed.spec import ClusterSpec
 from engram.errors import StorageError, UnavailableError
 
 __all__ = ["reshard", "scale"]
+
+RELEASE_TIMEOUT = 5.0
+RELEASE_INTERVAL = 0.2
 
 
 def reshard(path: str, manifest: Manifest, shards: int) -> Manifest:
@@ -27,7 +31,16 @@ def reshard(path: str, manifest: Manifest, shards: int) -> Manifest:
     output = Path(path) / following.generation_directory
     if output.exists():  # left by a run that was killed
         shutil.rmtree(output)
-    reshard_directories(manifest.directories(path), into=shards, output=output)
+    deadline = time.monotonic() + RELEASE_TIMEOUT
+    while True:
+        try:
+            reshard_directories(manifest.directories(path), into=shards, output=output)
+            break
+        except StorageError:
+            # The processes of the shards were killed, and release their directories soon.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RELEASE_INTERVAL)
     write_manifest(path, following)
     return following
 

@@ -3,12 +3,13 @@
 import os
 import threading
 import time
+from contextlib import suppress
 
 import engram
 from engram.distributed._ray import ray
 from engram.distributed.registry import ShardList
 from engram.distributed.spec import ShardSpec, registry_name
-from engram.errors import StorageError
+from engram.errors import ClosedError, StorageError
 
 __all__ = ["Shard"]
 
@@ -70,7 +71,14 @@ class Shard:
         return os.getpid()
 
     def stop(self) -> None:
-        """Stops the server and closes the store. Can be called again."""
+        """Prepares the end of the process, which the caller then kills. Can be called again.
+
+        The server is not closed: it would end waiting calls with errors, whereas clients of a killed server wait for
+        the next one. A journal has everything that was acknowledged.
+        """
         self._stopped.set()
-        self._server.close()
-        self._store.close()
+        if self._spec.cluster.durability == "none":
+            self._server.close()
+            with suppress(ClosedError):
+                self._store.checkpoint()
+            self._store.close()
