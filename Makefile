@@ -29,6 +29,7 @@ PYTEST_ARGS ?=
 PARALLEL := -n auto --dist worksteal
 FRAMEWORKS := .venv-frameworks
 OUTSIDE := .venv-outside
+RAY := .venv-ray
 DEMO_ARGS ?=
 
 # The newest Python that dm-reverb and TensorFlow 2.15 have wheels for.
@@ -76,6 +77,12 @@ $(FRAMEWORKS)/.made: requirements/frameworks.txt .venv/.uv
 	@$(UV) pip install --quiet --python $(FRAMEWORKS)/bin/python --require-hashes -r $<
 	@touch $@
 
+$(RAY)/.made: requirements/ray.txt .venv/.uv
+	@echo "==> Installing Ray into $(RAY) (a minute, mostly downloads)"
+	@test -x $(RAY)/bin/python || $(UV) venv --quiet --python $(BIN)/python $(RAY)
+	@$(UV) pip install --quiet --python $(RAY)/bin/python --require-hashes -r $<
+	@touch $@
+
 # Without dependencies: they are pinned, except those that outside.overrides removes.
 $(OUTSIDE)/.made: requirements/outside.txt .venv/.uv
 	@echo "==> Installing TensorFlow 2.15, Acme and TF-Agents into $(OUTSIDE) (a minute or two, 2 GB)"
@@ -115,7 +122,7 @@ endif
 .PHONY: test-python
 test-python: .venv/.built ## Run the Python tests, including the demo's smoke test
 	@echo "==> Python tests"
-	@$(BIN)/python -m pytest -m "not frameworks and not interop and not page$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m "not frameworks and not interop and not page and not ray$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: frameworks
 frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made .venv/.built ## Run the tests that need PyTorch or TensorFlow
@@ -126,6 +133,13 @@ frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made .venv/.built ## Run the tests t
 	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
 		$(OUTSIDE)/bin/python -m pytest tests/compat tests/data tests/agents/test_same_as_rlax.py \
 		-m "frameworks and not torch and not slow" $(PARALLEL) $(PYTEST_ARGS)
+
+# One after the other: each has a Ray cluster with several nodes.
+.PHONY: test-ray
+test-ray: $(RAY)/.made .venv/.built ## Test engram.distributed on a local Ray cluster (ENGRAM_RAY_KILLS=50 for more kills)
+	@echo "==> Python tests with Ray"
+	@PYTHONPATH="$(CURDIR)/python" JAX_PLATFORMS=cpu RAY_USAGE_STATS_ENABLED=0 \
+		$(RAY)/bin/python -m pytest -m "ray$(MARKERS)" $(PYTEST_ARGS)
 
 # The tests of Acme and TF-Agents that use Reverb, as their packages contain them. Some of TF-Agents' start processes.
 OUTSIDE_TESTS := acme/adders/reverb/episode_test.py acme/adders/reverb/sequence_test.py \
@@ -207,11 +221,11 @@ docs: .venv/.docs ## Build the documentation into site/; warnings are errors
 
 .PHONY: lock
 lock: .venv/.uv ## Pin requirements/*.in again (LOCK_ARGS=--upgrade for newer versions)
-	@for name in bootstrap dev docs frameworks interop; do \
+	@for name in bootstrap dev docs frameworks interop ray; do \
 		$(LOCK) $(LOCK_ARGS) requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 	@$(LOCK) $(LOCK_ARGS) --override requirements/outside.overrides requirements/outside.in -o requirements/outside.txt
 
 .PHONY: clean
 clean: ## Remove everything that make created
-	@rm -rf .venv $(FRAMEWORKS) $(OUTSIDE) .venv-interop target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv $(FRAMEWORKS) $(OUTSIDE) $(RAY) .venv-interop target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@rm -f python/engram/*.so

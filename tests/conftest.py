@@ -21,7 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Modules that the tests of each marker need. Tests import them inside functions, so that pytest can collect the tests
 # where a module is missing. `frameworks` marks all tests of `make frameworks`: they need TensorFlow to be installed,
 # even those that use only PyTorch.
-FRAMEWORKS = {"frameworks": ("tensorflow",), "torch": ("torch",), "jax": ("jax",)}
+FRAMEWORKS = {"frameworks": ("tensorflow",), "torch": ("torch",), "jax": ("jax",), "ray": ("ray",)}
 
 
 hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)

@@ -35,8 +35,10 @@ PAGES_WITH_TORCH = {"coming-from-alf.md", "coming-from-torchrl.md"}
 
 
 def page_param(page):
-    """A page, marked if its code needs PyTorch."""
+    """A page, marked if its code needs PyTorch or Ray."""
     marks = [pytest.mark.frameworks, pytest.mark.torch] if page.name in PAGES_WITH_TORCH else []
+    if page.name == "distributed.md":
+        marks = [pytest.mark.ray, pytest.mark.timeout(300)]
     return pytest.param(page, marks=marks, id=page.relative_to(ROOT).as_posix())
 
 

@@ -61,6 +61,7 @@ AUDITED = [
     "engram.data",
     "engram.gymnasium",
     "engram.data.numpy",
+    pytest.param("engram.distributed", marks=pytest.mark.ray),
     pytest.param("engram.minari", marks=pytest.mark.skipif(not find_spec("minari"), reason="needs Minari")),
     pytest.param("engram.parquet", marks=pytest.mark.skipif(not find_spec("pyarrow"), reason="needs PyArrow")),
     pytest.param("engram.data.jax", marks=pytest.mark.jax),

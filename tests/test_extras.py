@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from types import ModuleType
 
 import pytest
 from helpers.support import raises
@@ -78,6 +79,26 @@ def test_agents_name_their_extra(hide, name, package, text):
     with raises(ModuleNotFoundError, f"{text}; install it with `pip install 'engram-replay[agents]'`") as caught:
         getattr(dqn, name)
     assert caught.value.name == package
+
+
+def test_shards_on_ray_name_their_extra(hide):
+    hide("ray", "engram.distributed")
+    text = "engram.distributed needs Ray, which is not installed; install it with `pip install 'engram-replay[ray]'`"
+    with raises(ModuleNotFoundError, text):
+        importlib.import_module("engram.distributed")
+
+
+def test_an_old_ray_is_rejected(hide, monkeypatch):
+    hide("ray", "engram.distributed")
+    old = ModuleType("ray")
+    old.__version__ = "2.9.3"
+    monkeypatch.setitem(sys.modules, "ray", old)
+    text = (
+        "engram.distributed needs Ray 2.40 or newer; found 2.9.3; install it with "
+        "`pip install --upgrade 'engram-replay[ray]'`"
+    )
+    with raises(ImportError, text):
+        importlib.import_module("engram.distributed")
 
 
 def test_server_configurations_name_their_extra(hide):

@@ -65,13 +65,14 @@ __all__ = [
 
 if TYPE_CHECKING:
     from engram import adders, buffers, data, gymnasium, resharding
+    from engram import distributed as distributed
     from engram import minari as minari
     from engram import parquet as parquet
 else:
     # They need optional packages. Not in `__all__`, so that `from engram import *` works without these packages.
-    _EXTRAS = ("minari", "parquet")
+    _EXTRAS = ("distributed", "minari", "parquet")
     __getattr__ = lazy_modules("engram", ("adders", "buffers", "data", "gymnasium", "resharding", *_EXTRAS))
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "minari", "parquet"})
+    return sorted({*globals(), *__all__, "distributed", "minari", "parquet"})

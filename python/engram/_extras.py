@@ -25,6 +25,7 @@ _PACKAGES = {
     "orbax": "Orbax (orbax-checkpoint)",
     "orbax.checkpoint": "Orbax (orbax-checkpoint)",
     "pyarrow": "PyArrow",
+    "ray": "Ray",
     "tensorboardX": "tensorboardX",
     "tensorflow": "TensorFlow",
     "threadpoolctl": "threadpoolctl",

@@ -52,12 +52,7 @@ class Client(TableStore):
             InvalidArgumentError: `address` is neither `host:port` nor `unix:PATH`, a file cannot be read, or arguments
                 contradict each other.
         """
-        _checks.text("`address`", address)
-        if "://" in address:
-            scheme = address.partition("://")[0]
-            raise InvalidArgumentError(
-                f"address is `{address}`: it has the scheme `{scheme}://`; give `host:port` or `unix:PATH`"
-            )
+        _check_address(address)
         if token is not None:
             _checks.secret("`token`", token)
         if (certificate is None) != (key is None):
@@ -74,6 +69,23 @@ class Client(TableStore):
         self._server_name = server_name
         self._reconnect_timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
         self._connect()
+
+    def set_address(self, address: str) -> None:
+        """Sets the address of a server that has moved, for example because its machine failed.
+
+        Later connections go to the new address, and those to the old one are closed. Writers, streams and waiting calls
+        continue: what was not answered is sent again, and no item is lost or inserted twice if the server at the new
+        address has the same store. Call it for pickled copies that were made before, too.
+
+        Args:
+            address: As in the constructor. Token and certificates stay the same.
+
+        Raises:
+            InvalidArgumentError: `address` is neither `host:port` nor `unix:PATH`.
+        """
+        _check_address(address)
+        self._native.set_address(address)
+        self.address = address
 
     def _connect(self) -> None:
         identity = None
@@ -94,6 +106,15 @@ class Client(TableStore):
 
     def __repr__(self) -> str:
         return f"Client({self.address})"
+
+
+def _check_address(address: str) -> None:
+    _checks.text("`address`", address)
+    if "://" in address:
+        scheme = address.partition("://")[0]
+        raise InvalidArgumentError(
+            f"address is `{address}`: it has the scheme `{scheme}://`; give `host:port` or `unix:PATH`"
+        )
 
 
 def _absolute(what: str, file: str | PathLike[str] | None) -> str | None:

@@ -213,6 +213,14 @@ impl Store {
         })
     }
 
+    /// Sets the address of a client's server. Does nothing for tables in this process.
+    fn set_address(&self, py: Python<'_>, address: String) -> PyResult<()> {
+        match &self.location {
+            Location::Local(_) => Ok(()),
+            Location::Remote(remote) => remote.set_address(py, address),
+        }
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.tables(py)? {
             Tables::Local(engine) => detached(py, || engine.close()),

@@ -35,7 +35,7 @@ pub(crate) enum Location {
 /// The tables of a server. Unlike an engine, they can be used in a forked child, which opens its own connection.
 #[derive(Debug)]
 pub(crate) struct RemoteStore {
-    options: ClientOptions,
+    options: parking_lot::Mutex<ClientOptions>,
     /// The connection that was made last: by this process, or by the parent before it forked.
     connection: ArcSwapOption<RemoteTables>,
 }
@@ -63,7 +63,7 @@ struct InsertCache {
 impl RemoteStore {
     pub(crate) fn new(py: Python<'_>, options: ClientOptions) -> PyResult<Self> {
         let remote = Self {
-            options,
+            options: parking_lot::Mutex::new(options),
             connection: ArcSwapOption::empty(),
         };
         remote.connection(py)?;
@@ -75,7 +75,8 @@ impl RemoteStore {
         if let Some(connection) = cached.filter(|connection| connection.forks == forks()) {
             return Ok(connection);
         }
-        let client = detached(py, || Client::new(self.options.clone()))?;
+        let options = self.options.lock().clone();
+        let client = detached(py, || Client::new(options))?;
         let connection = Arc::new(RemoteTables {
             forks: forks(),
             client: Arc::new(client),
@@ -85,6 +86,14 @@ impl RemoteStore {
         // Not dropped: a client of the parent would wait for threads that exist in the parent only.
         std::mem::forget(self.connection.swap(Some(Arc::clone(&connection))));
         Ok(connection)
+    }
+
+    /// Sets the address of a server that has moved, also for the connections of forked children.
+    pub(crate) fn set_address(&self, py: Python<'_>, address: String) -> PyResult<()> {
+        let connection = self.connection(py)?;
+        detached(py, || connection.client.set_address(&address))?;
+        self.options.lock().address = address;
+        Ok(())
     }
 
     /// Waits for the replies to this process's changes, then for those to its acknowledgements, as long as

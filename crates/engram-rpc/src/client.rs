@@ -5,6 +5,7 @@ mod confirmation;
 mod connect;
 mod connect_errors;
 mod failover;
+mod management_calls;
 mod observe;
 mod outbox;
 mod pending_inserts;
@@ -15,6 +16,7 @@ mod sample_requests;
 mod scan;
 mod sharded;
 mod stream;
+mod target;
 mod transport;
 
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use engram_core::{Error, RateLimits, Result, TableOptions};
 use engram_engine::{Checkpoint, StreamOptions, TableInfo, WaitOptions, WaitOutcome, wait};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
@@ -35,7 +37,7 @@ use crate::wire::{decode_error, decode_info, decode_options, encode_limits, enco
 use crate::{MAX_BATCH_BYTES, pb, random_u64};
 use changes::ChangeSender;
 use connect::{Connection, Connector};
-use connect_errors::{OTHER_CALL_CONNECTS, describe_call_failure};
+use management_calls::send_with_retry;
 use reconnecting_stream::closed_error;
 use sample_requests::{SampleRequests, SampleStreams};
 
@@ -174,10 +176,19 @@ impl Client {
         Box::pin(async move { streams.flush_acks().await })
     }
 
-    /// The server's address, as given in the options.
+    /// The server's address: that in the options, or the last one passed to [`Client::set_address`].
     #[must_use]
-    pub fn address(&self) -> &str {
+    pub fn address(&self) -> String {
         self.connector.address()
+    }
+
+    /// Sets the address of a server that has moved. Connections to another address are closed; what was not answered on
+    /// them is sent again to the new address.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the address is invalid.
+    pub fn set_address(&self, address: &str) -> Result<()> {
+        self.connector.set_address(address)
     }
 
     /// The pool of the buffers that batches are received in.
@@ -518,72 +529,5 @@ fn expect_bool(outcome: Outcome) -> Option<Result<bool>> {
     match outcome {
         Outcome::CanProceed(can_proceed) => Some(Ok(can_proceed)),
         _ => None,
-    }
-}
-
-/// Removes a broken connection, so that the next call opens another; does nothing if it was replaced already.
-fn discard_broken(connection: &Mutex<Option<Connection>>, broken: &Connection) {
-    // If another call has the lock, it may be replacing the connection. Otherwise, the next call fails on the broken
-    // connection and tries again.
-    if let Ok(mut slot) = connection.try_lock() {
-        slot.take_if(|open| Arc::ptr_eq(&open.received_bytes, &broken.received_bytes));
-    }
-}
-
-/// True if a call can be sent again when it is not known whether the server has handled it.
-fn can_be_repeated(call: &Call) -> bool {
-    !matches!(call, Call::Create(_) | Call::Drop(_) | Call::Reset(_))
-}
-
-/// Sends a management call. After a failure, sends it again if it can be repeated, until `reconnect_timeout` after
-/// `started`.
-async fn send_with_retry(
-    connector: &Connector,
-    connection: &Mutex<Option<Connection>>,
-    call: Call,
-    started: Instant,
-) -> Result<Outcome> {
-    loop {
-        let mut open = {
-            // Another call may hold the lock for a while, because it is connecting.
-            let slot = timeout_at(connector.latest_response(started), connection.lock()).await;
-            let mut slot = slot.map_err(|_| connector.unreachable(OTHER_CALL_CONNECTS))?;
-            // A call that must not be repeated needs a connection that still works.
-            if !can_be_repeated(&call)
-                && let Some(open) = &mut *slot
-                && connector.handshake(&mut open.client).await.is_err()
-            {
-                *slot = None;
-            }
-            match &*slot {
-                Some(open) => open.clone(),
-                None => slot.insert(connector.connect(started).await?).clone(),
-            }
-        };
-        let request = pb::ManageRequest {
-            call: Some(call.clone()),
-        };
-        let status = match open.client.manage(request).await {
-            Ok(response) => {
-                let outcome = response.into_inner().outcome;
-                return outcome
-                    .ok_or_else(|| Error::Payload("invalid response: it is empty".into()));
-            }
-            Err(status) => status,
-        };
-        discard_broken(connection, &open);
-        if let Some(error) = connector.permanent_error(&status) {
-            return Err(error);
-        }
-        if !can_be_repeated(&call) {
-            return Err(Error::Unavailable(format!(
-                "the server at {} cannot be reached: {}; this call may or may not have taken effect",
-                connector.address(),
-                describe_call_failure(&status)
-            )));
-        }
-        if started.elapsed() > connector.reconnect_timeout() {
-            return Err(connector.unreachable(&describe_call_failure(&status)));
-        }
     }
 }

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from engram._extras import importing_extra
 from engram.cli.demo_progress import take_snapshot
+from engram.cli.demo_ray import demo_on_ray
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
 from engram.cli.output import fail, stdout_console, text
 from engram.cli.program_name import program_name
@@ -52,6 +53,14 @@ def demo(
             "others act.",
         ),
     ] = 1,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray",
+            help="Act and store on Ray: sharded replay, actors with different exploration, and this process learns. "
+            "CartPole-v1 only; needs the extra `ray`.",
+        ),
+    ] = False,
     seed: Annotated[
         int,
         typer.Option(min=0, help="Seed of everything random. With several processes, results also depend on timing."),
@@ -84,6 +93,11 @@ def demo(
     """
     started = time.perf_counter()
     stderr = Console(stderr=True)
+    if ray:
+        if env is not None or processes != 1 or out is not None or headless:
+            fail(stderr, "`--ray` cannot be used with --env, --processes, --out and --headless; omit them")
+        demo_on_ray(range(seed, seed + seeds), target=target, max_steps=max_steps, as_json=as_json)
+        return
     try:
         import_extras()
         configs = make_configs(

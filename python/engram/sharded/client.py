@@ -67,31 +67,19 @@ class ShardedClient(TableStore):
             InvalidArgumentError: `addresses` is empty, has more than 1,023 or contains one twice, or another argument
                 is invalid.
         """
-        checked = _checks.elements("`addresses`", addresses, "a sequence of `host:port`")
-        if not 1 <= len(checked) <= MAX_SHARD_ID:
-            raise InvalidArgumentError(
-                f"`addresses` must have from 1 to {MAX_SHARD_ID} addresses, one for each shard; got {len(checked)}"
-            )
-        for shard, address in enumerate(checked):
-            first = checked.index(address)
-            if first != shard:
-                raise InvalidArgumentError(
-                    f"`addresses` must differ; shards {first} and {shard} are both {_checks.short_repr(address)}: "
-                    "remove one of them"
-                )
+        checked = _checked_addresses(addresses)
         self._seed = None if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
-        self._clients = [
-            Client(
-                address,
-                token=token,
-                ca=ca,
-                certificate=certificate,
-                key=key,
-                server_name=server_name,
-                reconnect_timeout=reconnect_timeout,
-            )
-            for address in checked
-        ]
+        self._options: dict[str, Any] = {
+            "token": token,
+            "ca": ca,
+            "certificate": certificate,
+            "key": key,
+            "server_name": server_name,
+            "reconnect_timeout": reconnect_timeout,
+        }
+        self._clients = [Client(address, **self._options) for address in checked]
+        # Clients of shards that do not exist any more, for the writers that use them; each with its shard's index.
+        self._retired: list[tuple[int, Client]] = []
         self._connect()
 
     def _connect(self) -> None:
@@ -105,6 +93,38 @@ class ShardedClient(TableStore):
         """Address of each shard."""
         return [client.address for client in self._clients]
 
+    def set_addresses(self, addresses: Iterable[str]) -> None:
+        """Sets the addresses of shards that have moved, or of another number of shards after resharding.
+
+        Writers and calls continue as after `Client.set_address`. Writers to a shard that does not exist any more
+        continue with shard `i % N`, where `i` is the index of the old one and `N` the new number. Datasets and scans
+        that exist already read from the shards that they began with: create new ones after resharding.
+
+        Args:
+            addresses: `host:port` of each server. Shard `i` is at `addresses[i]`.
+
+        Raises:
+            InvalidArgumentError: As in the constructor.
+        """
+        checked = _checked_addresses(addresses)
+        count, old_count = len(checked), len(self._clients)
+        for client, address in zip(self._clients, checked, strict=False):
+            client.set_address(address)
+        self._retired += list(enumerate(self._clients))[count:]
+        for shard, client in self._retired:
+            client.set_address(checked[shard % count])
+        if count == old_count:
+            self._sharded.set_addresses(checked)
+            return
+        self._clients = self._clients[:count] + [Client(address, **self._options) for address in checked[old_count:]]
+        self._connect()
+
+    def close(self) -> None:
+        """As in `Client`, for all shards."""
+        super().close()
+        for _, client in self._retired:
+            client.close()
+
     def _native_for_writer(self) -> _engram.Store:
         return self._sharded.store_for_writer()
 
@@ -117,3 +137,19 @@ class ShardedClient(TableStore):
 
     def __repr__(self) -> str:
         return f"ShardedClient([{', '.join(self.addresses)}])"
+
+
+def _checked_addresses(addresses: Iterable[str]) -> list[str]:
+    checked = _checks.elements("`addresses`", addresses, "a sequence of `host:port`")
+    if not 1 <= len(checked) <= MAX_SHARD_ID:
+        raise InvalidArgumentError(
+            f"`addresses` must have from 1 to {MAX_SHARD_ID} addresses, one for each shard; got {len(checked)}"
+        )
+    for shard, address in enumerate(checked):
+        first = checked.index(address)
+        if first != shard:
+            raise InvalidArgumentError(
+                f"`addresses` must differ; shards {first} and {shard} are both {_checks.short_repr(address)}: "
+                "remove one of them"
+            )
+    return checked

@@ -41,6 +41,10 @@ class ShardedNative:
         self._random = random.Random(seed)  # noqa: S311, no secret
         self._logged = [True] * len(stores)
 
+    def set_addresses(self, addresses: list[str]) -> None:
+        """Sets the addresses in error texts."""
+        self._addresses = addresses
+
     # ---- Shards
 
     def _name(self, shard: int) -> str:

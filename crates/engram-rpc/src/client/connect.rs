@@ -2,7 +2,6 @@
 
 use std::error::Error as _;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,25 +11,22 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
 use super::connect_errors::{
     NO_CONNECTION, NO_RESPONSE, Peer, describe_call_failure, describe_open_failure,
-    describe_tls_failure, is_tls_failure, join_causes, root_cause,
+    describe_tls_failure, is_tls_failure, join_causes,
 };
 use super::failover::Failover;
+use super::target::Target;
 use super::transport::{ObservedStream, OpenError, ReceivedBytes};
 use crate::pb;
 use crate::pb::engram_client::EngramClient;
-use crate::{
-    CLIENT_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, PROTOCOL_VERSION, check_token,
-};
+use crate::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION, check_token};
 
 /// How to reach a server.
 #[derive(Clone, Debug)]
@@ -79,16 +75,16 @@ impl Interceptor for BearerToken {
 pub(crate) struct Connection {
     pub(crate) client: GrpcClient,
     pub(crate) received_bytes: Arc<ReceivedBytes>,
+    pub(crate) target: Arc<Target>,
 }
 
-/// Opens connections to one server.
+/// Opens connections to one server, which may move to other addresses.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    endpoint: Endpoint,
+    target: watch::Sender<Arc<Target>>,
     bearer: BearerToken,
+    /// The address in them is the first one.
     options: ClientOptions,
-    /// The port of the address; `None` if it is not a loopback address.
-    local_port: Option<u16>,
     is_closed: watch::Sender<bool>,
     /// The server's `lease_timeout`, as the server last reported it. `None` before that, or if the server does not
     /// report it.
@@ -120,97 +116,21 @@ impl Connector {
     /// Checks the options, without connecting.
     pub(crate) fn new(mut options: ClientOptions) -> Result<Self> {
         options.reconnect_timeout = options.reconnect_timeout.min(MAX_RECONNECT_TIMEOUT);
-        let invalid = |text: String| Error::InvalidArgument(text);
-        let address = &options.address;
-        let invalid_address = |why: &str| {
-            invalid(format!(
-                "address is `{address}`: {why}; give `host:port` or `unix:PATH`"
-            ))
-        };
-        let uri = match address.strip_prefix("unix:") {
-            Some("") => {
-                let why = "address is `unix:`: it has no path; give `unix:PATH`";
-                return Err(invalid(why.into()));
-            }
-            Some(path) => format!("unix:{path}"),
-            None => {
-                let (host, port) = address
-                    .rsplit_once(':')
-                    .ok_or_else(|| invalid_address("it has no port"))?;
-                if host.is_empty() {
-                    return Err(invalid_address("it has no host"));
-                }
-                let bracketed = if host.parse::<Ipv6Addr>().is_ok() {
-                    Some(format!("[{host}]:{port}"))
-                } else if address.parse::<Ipv6Addr>().is_ok() {
-                    Some(format!("[{address}]:port"))
-                } else {
-                    None
-                };
-                if let Some(bracketed) = bracketed {
-                    return Err(invalid(format!(
-                        "address is `{address}`: an IPv6 address needs brackets; give `{bracketed}`"
-                    )));
-                }
-                if !port.parse::<u16>().is_ok_and(|port| port > 0) {
-                    return Err(invalid_address("the port must be a number from 1 to 65535"));
-                }
-                let scheme = if options.tls.is_some() {
-                    "https"
-                } else {
-                    "http"
-                };
-                format!("{scheme}://{address}")
-            }
-        };
-        let endpoint =
-            Endpoint::from_shared(uri).map_err(|_| invalid_address("the host name is invalid"))?;
-        let mut endpoint = endpoint
-            .tcp_nodelay(true)
-            .initial_stream_window_size(CLIENT_WINDOW_BYTES)
-            .initial_connection_window_size(CLIENT_WINDOW_BYTES)
-            .max_frame_size(MAX_FRAME_BYTES)
-            .http2_keep_alive_interval(ping_interval(options.reconnect_timeout))
-            .keep_alive_timeout(ping_timeout(options.reconnect_timeout))
-            .keep_alive_while_idle(true);
-        if let Some(tls) = &options.tls {
-            let first_certificate = CertificateDer::pem_slice_iter(&tls.ca).next();
-            if !matches!(first_certificate, Some(Ok(_))) {
-                let why = "`ca` holds no certificate; it must be a PEM file with the certificate of \
-                           the authority that signed the server's";
-                return Err(invalid(why.into()));
-            }
-            let mut config =
-                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(tls.ca.clone()));
-            if let Some((certificate, key)) = &tls.identity {
-                config = config.identity(Identity::from_pem(certificate, key));
-            }
-            if let Some(name) = &tls.server_name {
-                config = config.domain_name(name.clone());
-            }
-            endpoint = endpoint.tls_config(config).map_err(|error| {
-                invalid(format!(
-                    "`ca`, `certificate` or `key` cannot be used: {}; each must be a PEM file, and \
-                     `key` must belong to `certificate`",
-                    root_cause(&error).trim_end_matches('.')
-                ))
-            })?;
-        }
+        let target = Target::new(&options.address, &options)?;
         let bearer = match &options.token {
             None => BearerToken(None),
             Some(token) => {
                 check_token(token)?;
                 let value = format!("Bearer {token}").parse();
                 let mut value: MetadataValue<Ascii> =
-                    value.map_err(|_| invalid("`token` cannot be sent".into()))?;
+                    value.map_err(|_| Error::InvalidArgument("`token` cannot be sent".into()))?;
                 value.set_sensitive(true);
                 BearerToken(Some(value))
             }
         };
         Ok(Self {
-            endpoint,
+            target: watch::Sender::new(Arc::new(target)),
             bearer,
-            local_port: local_port(&options.address),
             options,
             is_closed: watch::Sender::new(false),
             lease_timeout: Mutex::default(),
@@ -234,8 +154,38 @@ impl Connector {
         let _ = self.is_closed.subscribe().wait_for(|closed| *closed).await;
     }
 
-    pub(crate) fn address(&self) -> &str {
-        &self.options.address
+    /// Where later connections go. Existing connections to another address are closed.
+    pub(crate) fn set_address(&self, address: &str) -> Result<()> {
+        let target = Arc::new(Target::new(address, &self.options)?);
+        self.target.send_if_modified(|current| {
+            let is_other = current.address != target.address;
+            if is_other {
+                *current = target;
+            }
+            is_other
+        });
+        Ok(())
+    }
+
+    /// The server's current address.
+    pub(crate) fn address(&self) -> String {
+        self.target.borrow().address.clone()
+    }
+
+    fn target(&self) -> Arc<Target> {
+        Arc::clone(&self.target.borrow())
+    }
+
+    /// True if connections go to another address than this one.
+    pub(crate) fn has_moved(&self, from: &Arc<Target>) -> bool {
+        !Arc::ptr_eq(&self.target.borrow(), from)
+    }
+
+    /// Waits until connections go to another address than this one.
+    pub(crate) async fn moved(&self, from: &Arc<Target>) {
+        let mut target = self.target.subscribe();
+        // Cannot fail: `self` holds the sender.
+        let _ = target.wait_for(|now| !Arc::ptr_eq(now, from)).await;
     }
 
     pub(crate) fn reconnect_timeout(&self) -> Duration {
@@ -261,11 +211,20 @@ impl Connector {
     /// Connects; tries at least once, and again until `reconnect_timeout` after `since`.
     pub(crate) async fn connect(&self, since: Instant) -> Result<Connection> {
         let deadline = since + self.options.reconnect_timeout;
-        let latest = (self.latest_response(since)).max(Instant::now() + MIN_ATTEMPT_TIME);
+        let mut latest = (self.latest_response(since)).max(Instant::now() + MIN_ATTEMPT_TIME);
         let mut delay = FIRST_RETRY_DELAY;
         let mut recognised = None;
         loop {
-            let reason = match self.try_connect(latest).await {
+            let target = self.target();
+            let attempt = tokio::select! {
+                attempt = self.try_connect(&target, latest) => attempt,
+                () = self.moved(&target) => {
+                    latest = latest.max(Instant::now() + MIN_ATTEMPT_TIME);
+                    delay = FIRST_RETRY_DELAY;
+                    continue;
+                }
+            };
+            let reason = match attempt {
                 Ok(connection) => match self.failover.delete_moved_items(&connection).await {
                     Ok(()) => {
                         self.failover.set_reachable(true);
@@ -287,8 +246,10 @@ impl Connector {
                 self.failover.set_reachable(false);
                 return Err(self.unreachable(&reason));
             }
-            sleep(delay).await;
-            delay = MAX_RETRY_DELAY.min(delay * 2);
+            tokio::select! {
+                () = sleep(delay) => delay = MAX_RETRY_DELAY.min(delay * 2),
+                () = self.moved(&target) => {}
+            }
         }
     }
 
@@ -296,15 +257,19 @@ impl Connector {
     pub(crate) fn unreachable(&self, reason: &str) -> Error {
         Error::Unavailable(format!(
             "the server at {} cannot be reached: {reason}; tried for {} s (`reconnect_timeout`)",
-            self.options.address,
+            self.address(),
             self.options.reconnect_timeout.as_secs_f64()
         ))
     }
 
     /// Makes one attempt to connect, until `latest`.
-    async fn try_connect(&self, latest: Instant) -> Result<Connection, AttemptError> {
+    async fn try_connect(
+        &self,
+        target: &Arc<Target>,
+        latest: Instant,
+    ) -> Result<Connection, AttemptError> {
         let retry = |why: &str| AttemptError::Retry(why.into());
-        let address = &self.options.address;
+        let address = &target.address;
         let open = async {
             match address.strip_prefix("unix:") {
                 Some(path) => ObservedStream::open_unix(path).await.map_err(OpenError::Io),
@@ -316,14 +281,17 @@ impl Connector {
             .map_err(|error| AttemptError::Retry(describe_open_failure(&error)))?;
         let received = stream.received();
         let attempt = async {
-            let mut connection = (self.open_channel(stream).await)
+            let mut connection = (self.open_channel(target, stream).await)
                 .map_err(|error| self.connect_error(&received, &join_causes(&error), None))?;
             match self.handshake(&mut connection.client).await {
                 Ok(hello) => {
                     let lease_timeout = hello.lease_timeout_s.map(Duration::try_from_secs_f64);
                     *self.lease_timeout.lock() = lease_timeout.and_then(Result::ok);
                     self.shard.set(u16::try_from(hello.shard_id).unwrap_or(0));
-                    Ok(self.connect_local(&hello).await.unwrap_or(connection))
+                    Ok(self
+                        .connect_local(target, &hello)
+                        .await
+                        .unwrap_or(connection))
                 }
                 Err(status) => Err(if let Some(error) = self.permanent_error(&status) {
                     AttemptError::Permanent(error)
@@ -346,6 +314,7 @@ impl Connector {
     /// Opens a channel over a byte stream. The channel does not reconnect: [`Connector::connect`] opens another.
     async fn open_channel(
         &self,
+        target: &Arc<Target>,
         stream: ObservedStream,
     ) -> Result<Connection, tonic::transport::Error> {
         let received = stream.received();
@@ -354,10 +323,11 @@ impl Connector {
             let stream = stream.take().map(TokioIo::new);
             async move { stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)) }
         });
-        let channel = self.endpoint.connect_with_connector(connect).await?;
+        let channel = target.endpoint.connect_with_connector(connect).await?;
         Ok(Connection {
             client: self.client(channel),
             received_bytes: received,
+            target: Arc::clone(target),
         })
     }
 
@@ -383,7 +353,7 @@ impl Connector {
     /// Returns the error for a program that is recognised by its first bytes. Returns `None` if it may be a server that
     /// suits this client, or has sent nothing.
     fn peer_error(&self, received: &ReceivedBytes) -> Option<AttemptError> {
-        let address = &self.options.address;
+        let address = self.address();
         let uses_tls = self.options.tls.is_some();
         let why = match (Peer::recognise(received.first_bytes())?, uses_tls) {
             (Peer::Tls, true) | (Peer::Http2, false) => return None,
@@ -421,10 +391,8 @@ impl Connector {
     /// Returns a permanent error if TLS is the reason why an attempt failed.
     fn tls_error(&self, causes: &str) -> Option<AttemptError> {
         let tls = self.options.tls.as_ref()?;
-        let address = &self.options.address;
-        let host = address
-            .rsplit_once(':')
-            .map_or(&**address, |(host, _)| host);
+        let address = self.address();
+        let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
         let name = tls.server_name.as_deref().unwrap_or(host);
         is_tls_failure(causes).then(|| {
             AttemptError::Permanent(Error::Handshake(format!(
@@ -442,8 +410,12 @@ impl Connector {
 
     /// Connects to the local socket of a server on this machine, which is faster than TCP. Returns `None` if the
     /// address is not a loopback address, the server is behind a TCP proxy, or its socket cannot be used.
-    async fn connect_local(&self, hello: &pb::HelloResponse) -> Option<Connection> {
-        let port = self.local_port?;
+    async fn connect_local(
+        &self,
+        target: &Arc<Target>,
+        hello: &pb::HelloResponse,
+    ) -> Option<Connection> {
+        let port = target.local_port?;
         // The peer chooses the name: it must not lead the client to sockets of other programs.
         let is_expected = (hello.local_socket).starts_with(&format!("engram-{port}-"));
         if !is_expected || u32::from(port) != hello.port {
@@ -452,7 +424,7 @@ impl Connector {
         let name = format!("\0{}", hello.local_socket);
         let opened = timeout(LOCAL_SOCKET_TIMEOUT, async {
             let stream = ObservedStream::open_unix(&name).await.ok()?;
-            let mut connection = self.open_channel(stream).await.ok()?;
+            let mut connection = self.open_channel(target, stream).await.ok()?;
             let reply = self.handshake(&mut connection.client).await.ok()?;
             (reply.instance == hello.instance).then_some(connection)
         });
@@ -461,7 +433,7 @@ impl Connector {
 
     /// Returns the error for a status; `None` if trying again may help.
     pub(crate) fn permanent_error(&self, status: &Status) -> Option<Error> {
-        let address = &self.options.address;
+        let address = self.address();
         let message = status.message();
         match status.code() {
             Code::Unauthenticated | Code::PermissionDenied | Code::FailedPrecondition => {
@@ -483,24 +455,6 @@ impl Connector {
     }
 }
 
-/// How long a connection may be silent before the client sends a ping.
-fn ping_interval(reconnect_timeout: Duration) -> Duration {
-    (reconnect_timeout / 4).clamp(Duration::from_millis(200), Duration::from_secs(2))
-}
-
-/// How long the response to a ping may take. Leaves time to reconnect within `reconnect_timeout`.
-fn ping_timeout(reconnect_timeout: Duration) -> Duration {
-    (reconnect_timeout / 2).clamp(Duration::from_millis(600), Duration::from_secs(3))
-}
-
-/// Returns the port of a loopback address; `None` for another address.
-fn local_port(address: &str) -> Option<u16> {
-    let (host, port) = address.rsplit_once(':')?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    is_local.then(|| port.parse().ok())?
-}
-
 /// Why an attempt to connect failed. The texts describe the failure.
 enum AttemptError {
     /// Trying again would not help.
@@ -520,7 +474,7 @@ mod tests {
     use std::os::unix::net::{SocketAddr, UnixListener};
 
     use super::*;
-    use crate::client::send_with_retry;
+    use crate::client::management_calls::send_with_retry;
     use crate::pb::manage_request::Call;
 
     #[tokio::test]
@@ -567,7 +521,12 @@ mod tests {
                 local_socket: name,
                 ..pb::HelloResponse::default()
             };
-            assert!(connector.connect_local(&hello).await.is_none());
+            assert!(
+                connector
+                    .connect_local(&connector.target(), &hello)
+                    .await
+                    .is_none()
+            );
             match silent.accept() {
                 Ok(_) => assert!(is_tried, "{}", hello.local_socket),
                 Err(error) => assert_eq!((error.kind(), is_tried), (ErrorKind::WouldBlock, false)),

@@ -6,8 +6,8 @@
 //! * *Connecting*: tries to reach the server for up to `reconnect_timeout`, and is *connected* if it succeeds.
 //!   Otherwise all pending requests fail, and the stream is *waiting*.
 //! * *Connected*: sends requests, handles responses and accepts commands. If the connection breaks, all unanswered
-//!   requests are queued again, and the stream is *connecting*, or *waiting* if there are none. If the server rejects
-//!   the stream, all pending requests fail, and the stream is *waiting*. Once the command channel is closed and all
+//!   requests are queued again, and the stream is *connecting*, or *waiting* if there are none. A server that moves to
+//!   another address breaks it, too. If the server rejects the stream, all pending requests fail, and the stream is *waiting*. Once the command channel is closed and all
 //!   requests are sent, the stream is *closing*.
 //! * *Closing*: half-closed. Waits for the server to end its side, for up to [`CLOSE_TIMEOUT`].
 
@@ -147,10 +147,14 @@ async fn run_until_done<T: ReconnectingStream>(
         };
         let connected_at = Instant::now();
         stream.on_connect(&connector);
-        let end = exchange_messages(&connector, stream, &mut commands, connection.client).await;
+        let end = tokio::select! {
+            end = exchange_messages(&connector, stream, &mut commands, connection.client) => end,
+            () = connector.moved(&connection.target) => StreamEnd::Moved,
+        };
         stream.on_disconnect();
         match end {
             StreamEnd::Closed { complete } => return complete,
+            StreamEnd::Moved => unreachable_since = None,
             StreamEnd::Disconnected { received }
                 if received || connected_at.elapsed() >= STABLE_AFTER =>
             {
@@ -184,6 +188,8 @@ enum StreamEnd {
         /// The server has read all requests and ended its side.
         complete: bool,
     },
+    /// The server has another address.
+    Moved,
     /// The connection broke.
     Disconnected {
         /// At least one response arrived.

@@ -124,7 +124,7 @@ pub(super) async fn begin(
     let started = Instant::now();
     loop {
         let connection = connector.connect(started).await?;
-        let status = match open(connection.client, &request, connector.address()).await {
+        let status = match open(connection.client, &request, &connector.address()).await {
             Ok((requests, responses, num_items, peek)) => {
                 let (sender, batches) = mpsc::unbounded_channel();
                 let table = request.table;
@@ -151,7 +151,7 @@ pub(super) async fn begin(
             Err(BeginError::Status(status)) => status,
         };
         if status.code() == Code::Unimplemented {
-            return Err(unsupported("scans", connector.address()));
+            return Err(unsupported("scans", &connector.address()));
         }
         if let Some(error) = connector.permanent_error(&status) {
             return Err(error);

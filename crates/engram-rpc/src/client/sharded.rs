@@ -222,7 +222,7 @@ impl ShardedTables {
     fn of_shard(&self, shard: usize, error: &Error) -> Error {
         let address = self.clients[shard].address();
         let name = |text: &String| {
-            if text.contains(address) {
+            if text.contains(&address) {
                 text.clone()
             } else {
                 format!("{text}; this is shard {shard}, at {address}")

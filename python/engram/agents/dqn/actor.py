@@ -36,7 +36,7 @@ class Actor:
     """
 
     def __init__(
-        self, env: Environment, store: engram.Store | engram.Client, config: DQNConfig, *, env_seed: int, seed: int
+        self, env: Environment, store: engram.TableStore, config: DQNConfig, *, env_seed: int, seed: int
     ) -> None:
         """Starts the first episode.
 

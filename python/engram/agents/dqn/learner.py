@@ -121,7 +121,7 @@ class Learner:
         params: Params = jax.tree.map(np.asarray, self._state.params)
         return params
 
-    def learn(self, store: engram.Store, step: int, *, timeout: float) -> None:
+    def learn(self, store: engram.TableStore, step: int, *, timeout: float) -> None:
         """Samples a batch, learns from it and updates its priorities.
 
         Args:

@@ -1,0 +1,1 @@
+../python/engram/agents/apex_dqn_ray.py

@@ -1,0 +1,155 @@
+"""The handle of a running cluster of shards."""
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import engram
+from engram import _checks
+from engram.distributed._ray import ray
+from engram.distributed.follower import follow
+from engram.distributed.registry import shard_names
+from engram.distributed.scaling import scale
+from engram.distributed.shards import end_actor, stop_shards
+from engram.distributed.spec import ClusterSpec, registry_name, shard_name
+from engram.distributed.status import ClusterView, ShardStatus
+from engram.errors import UnavailableError
+
+__all__ = ["Cluster"]
+
+POLL_INTERVAL = 0.1
+
+
+class Cluster:
+    """A running cluster: one durable server per shard, each a Ray actor. `start` and `connect` return it.
+
+        with distributed.start([engram.Table("replay")], path="/shared/replay", shards=2) as cluster:
+            with cluster.client() as client:
+                client.insert({"x": 1}, {"replay": 1.0})
+
+    It can be pickled, and passed to Ray tasks and actors. At the end of a `with` block the cluster is stopped; its
+    directory has everything that was acknowledged.
+    """
+
+    def __init__(self, spec: ClusterSpec, registry: "ray.actor.ActorHandle") -> None:
+        """Internal: use `start` or `connect`."""
+        self._spec, self._registry = spec, registry
+
+    @property
+    def name(self) -> str:
+        """The cluster's name, by which `connect` finds it."""
+        return self._spec.name
+
+    @property
+    def path(self) -> str:
+        """The directory that contains the shards' directories."""
+        return self._spec.path
+
+    @property
+    def namespace(self) -> str:
+        """Ray's namespace of the cluster's actors."""
+        return self._spec.namespace
+
+    def actor_name(self, shard: ShardStatus) -> str:
+        """Name of a shard's actor in `namespace`, for `ray.get_actor`."""
+        return shard_name(self.name, shard.shard_id)
+
+    def client(self, *, reconnect_timeout: float = 60.0) -> "engram.ShardedClient":
+        """Returns a client of all shards. It follows shards that move, and the cluster when it is scaled.
+
+        While a shard is not reachable, calls that need it wait, and the logger `engram.distributed` states which shard
+        and why.
+
+        Args:
+            reconnect_timeout: Seconds to wait for an unreachable shard before calls fail. Ray needs a few seconds to
+                restart a shard, and longer to notice that a node has died.
+
+        Raises:
+            UnavailableError: Not all shards have started within `reconnect_timeout`.
+        """
+        reconnect_timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
+        view = self._wait_until_addresses(reconnect_timeout)
+        client = engram.ShardedClient(view.addresses or [], token=self._spec.token, reconnect_timeout=reconnect_timeout)
+        follow(client, self._registry, self.name, view)
+        return client
+
+    def shards(self) -> list[ShardStatus]:
+        """Returns where each shard is, and why it does not serve if it does not."""
+        return list(self._view().shards)
+
+    def wait_until_ready(self, timeout: float = 60.0) -> None:
+        """Waits until all shards serve.
+
+        Args:
+            timeout: Seconds to wait.
+
+        Raises:
+            UnavailableError: A shard does not serve; the text names it and the reason.
+        """
+        timeout = _checks.positive("`timeout`", timeout)
+        deadline = time.monotonic() + timeout
+        while (view := self._view()).problem:
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"cluster `{self.name}` is not ready after {timeout:g} s: {view.problem}")
+            time.sleep(POLL_INTERVAL)
+
+    def scale(self, shards: int) -> None:
+        """Changes the number of shards, while clients use the cluster: their calls wait, and continue afterwards.
+
+        The servers stop, their directories are resharded in place, and new servers start: no item is lost or inserted
+        twice, and keys stay valid. Calls wait for as long as it takes to read and write all items once.
+
+        Args:
+            shards: The new number, at least 1.
+
+        Raises:
+            InvalidArgumentError: `shards` is below 1.
+            UnavailableError: A shard does not respond, or the cluster is being scaled already.
+            StorageError: A directory cannot be read or written. The cluster continues with the shards that it had.
+        """
+        shards = _checks.integer("`shards`", shards)
+        scale(self._spec, self._registry, shards)
+
+    def stop(self) -> None:
+        """Stops all shards. `start` with the same path starts them again, with everything that was acknowledged.
+
+        Waiting calls of clients fail after their `reconnect_timeout`.
+        """
+        shards = ray.get(self._registry.shards.remote())
+        stop_shards(self._spec, shard_names(self._spec, shards))
+        end_actor(registry_name(self.name), self._registry)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Cluster, (self._spec, self._registry)
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.name!r}, {self.path!r})"
+
+    def _view(self) -> ClusterView:
+        view: ClusterView = _call(self.name, self._registry.wait.remote(-1, 0.0))
+        return view
+
+    def _wait_until_addresses(self, timeout: float) -> ClusterView:
+        deadline = time.monotonic() + timeout
+        while (view := self._view()).addresses is None:
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"cluster `{self.name}` has not started after {timeout:g} s: {view.problem}")
+            time.sleep(POLL_INTERVAL)
+        return view
+
+
+def _call(name: str, reply: Any) -> Any:  # noqa: ANN401, what the registry returns
+    try:
+        return ray.get(reply)
+    except ray.exceptions.RayActorError as error:
+        raise UnavailableError(
+            f"cluster `{name}` is not running, or its registry `{registry_name(name)}` is restarting: {error}"
+        ) from error

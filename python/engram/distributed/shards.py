@@ -1,0 +1,178 @@
+"""Starts and stops the actors of one generation of shards."""
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from engram.distributed._ray import ray
+from engram.distributed.manifest import Manifest
+from engram.distributed.registry import ShardList
+from engram.distributed.shard import Shard
+from engram.distributed.spec import ClusterSpec, ShardSpec, shard_name
+from engram.errors import EngramError, StorageError, UnavailableError
+from engram.sharded import divide
+
+__all__ = ["end_actor", "hold", "start_shards", "stop_shards"]
+
+_held: dict[str, "ray.actor.ActorHandle"] = {}
+"""Handles by name of the actors that this process started: Ray ends actors without handles unless they are detached."""
+
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 120.0
+RETRY_INTERVAL = 0.2
+
+
+def start_shards(spec: ClusterSpec, manifest: Manifest) -> None:
+    """Starts a shard for each directory, and waits until all of them serve.
+
+    Raises:
+        UnavailableError: The nodes lack the resources.
+        EngramError: A store cannot be opened; the text names the shard.
+    """
+    count = len(manifest.shard_ids)
+    shards = ShardList(manifest.generation, manifest.shard_ids)
+    strategies = _strategies(spec, count)
+    directories = manifest.directories(spec.path)
+    actors = [
+        ray.remote(Shard)
+        .options(
+            **spec.actor_options(),
+            name=shard_name(spec.name, shard_id),
+            num_cpus=spec.num_cpus,
+            resources=spec.resources,
+            max_concurrency=4,
+            **strategies[index],
+        )
+        .remote(
+            ShardSpec(
+                cluster=spec,
+                generation=manifest.generation,
+                index=index,
+                shard_id=shard_id,
+                directory=directories[index],
+                tables=tuple(divide(table, count) for table in spec.tables),
+            ),
+            shards,
+        )
+        for index, shard_id in enumerate(manifest.shard_ids)
+    ]
+    for shard_id, actor in zip(manifest.shard_ids, actors, strict=True):
+        hold(shard_name(spec.name, shard_id), actor)
+    deadline = time.monotonic() + START_TIMEOUT
+    for index, actor in enumerate(actors):
+        try:
+            ray.get(actor.address.remote(), timeout=max(0.1, deadline - time.monotonic()))
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            stop_shards(spec, [shard_name(spec.name, shard_id) for shard_id in manifest.shard_ids])
+            raise _start_error(index, manifest.shard_ids[index], directories[index], error) from error
+
+
+def hold(name: str, actor: "ray.actor.ActorHandle") -> None:
+    """Keeps an actor until this process ends, or `stop_shards` or `end_actor` ends it."""
+    _held[name] = actor
+
+
+def end_actor(name: str, actor: "ray.actor.ActorHandle") -> None:
+    """Ends an actor for good."""
+    ray.kill(actor, no_restart=True)
+    _held.pop(name, None)
+
+
+def _start_error(index: int, shard_id: int, directory: str, error: Exception) -> EngramError:
+    which = f"shard {index} (id {shard_id}, {directory}) has not started"
+    if isinstance(error, ray.exceptions.GetTimeoutError):
+        return UnavailableError(
+            f"{which} within {START_TIMEOUT:g} s; free the resources that it needs, or give "
+            "smaller ones: see `ray status`"
+        )
+    cause = getattr(error, "cause", None) or error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return StorageError(f"{which}: {lines[-1] if lines else type(cause).__name__}")
+
+
+def _strategies(spec: ClusterSpec, count: int) -> list[dict[str, Any]]:
+    """Returns the scheduling options of each shard: its node, or a bundle of a placement group."""
+    strategies = ray.util.scheduling_strategies
+    if spec.nodes:
+        return [
+            {
+                "scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(
+                    node_id=spec.nodes[index % len(spec.nodes)], soft=True
+                )
+            }
+            for index in range(count)
+        ]
+    bundle = {"CPU": spec.num_cpus, **spec.resources} if spec.num_cpus else {"CPU": 0.001, **spec.resources}
+    group = ray.util.placement_group(
+        [bundle] * count,
+        strategy=spec.placement,
+        name=_group_name(spec),
+        lifetime="detached" if spec.detached else None,
+    )
+    if not group.wait(START_TIMEOUT):
+        ray.util.remove_placement_group(group)
+        raise UnavailableError(
+            f"the nodes of the Ray cluster have no room for {count} shards of {bundle} with placement "
+            f"{spec.placement}; they have {ray.available_resources()}; give smaller `num_cpus` or "
+            "`resources`, another `placement`, or fewer shards"
+        )
+    return [
+        {
+            "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(
+                placement_group=group, placement_group_bundle_index=index
+            )
+        }
+        for index in range(count)
+    ]
+
+
+def _group_name(spec: ClusterSpec) -> str:
+    return f"{spec.namespace}/{spec.name}"
+
+
+def stop_shards(spec: ClusterSpec, names: list[str]) -> None:
+    """Closes the stores of the shards, ends their actors, and frees their resources.
+
+    Raises:
+        UnavailableError: A shard that Ray is restarting has not come back in time.
+    """
+    actors = [(name, _find(spec, name)) for name in names]
+    deadline = time.monotonic() + STOP_TIMEOUT
+    for name, actor in actors:
+        while actor is not None:
+            try:
+                ray.get(actor.stop.remote(), timeout=max(0.1, deadline - time.monotonic()))
+                break
+            except ray.exceptions.ActorUnavailableError as error:
+                if time.monotonic() > deadline:
+                    raise UnavailableError(f"`{name}` does not come back within {STOP_TIMEOUT:g} s: {error}") from error
+                time.sleep(RETRY_INTERVAL)
+            except ray.exceptions.GetTimeoutError as error:
+                raise UnavailableError(f"`{name}` does not stop within {STOP_TIMEOUT:g} s") from error
+            except ray.exceptions.RayActorError:
+                if _is_dead(actor):
+                    break
+                time.sleep(RETRY_INTERVAL)
+    for name, actor in actors:
+        if actor is not None:
+            end_actor(name, actor)
+    with suppress(ValueError):
+        ray.util.remove_placement_group(ray.util.get_placement_group(_group_name(spec)))
+
+
+def _find(spec: ClusterSpec, name: str) -> "ray.actor.ActorHandle | None":
+    try:
+        return ray.get_actor(name, namespace=spec.namespace)
+    except ValueError:
+        return None
+
+
+def _is_dead(actor: "ray.actor.ActorHandle") -> bool:
+    """True if Ray will not restart the actor."""
+    try:
+        ray.get(actor.pid.remote(), timeout=5)
+    except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError):
+        return False
+    except ray.exceptions.RayActorError:
+        return True
+    return False
