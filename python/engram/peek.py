@@ -113,6 +113,20 @@ def peek(  # noqa: PLR0917, the arguments of `TableStore.peek`
     max_bytes: int | None,
 ) -> Peek:
     """Reads the first items of a table; see `TableStore.peek`."""
+    n, wanted, max_bytes = checked_peek(table, n, order, keys, max_bytes)
+    scan = native.peek(table, n, order, wanted, max_bytes)
+    try:
+        num_compared, table_size, found = scan.peeked
+        items = [_peeked_item(scan, *values) for values in found]
+    finally:
+        scan.close()
+    return Peek(items=items, num_compared=num_compared, table_size=table_size)
+
+
+def checked_peek(
+    table: str, n: int | None, order: PeekOrder, keys: Iterable[int] | None, max_bytes: int | None
+) -> tuple[int, npt.NDArray[np.uint64] | None, int | None]:
+    """Checks the arguments of a peek; returns `n`, `keys` and `max_bytes`."""
     _checks.table_name("`table`", table)
     _checks.choice("`order`", order, ("oldest", "newest", "highest_priority", "lowest_priority", "most_sampled"))
     wanted = None if keys is None else checked_keys(keys, MAX_ITEMS)
@@ -121,13 +135,7 @@ def peek(  # noqa: PLR0917, the arguments of `TableStore.peek`
     n = _checks.integer("`n`", n, high=MAX_ITEMS)
     if max_bytes is not None:
         max_bytes = _checks.integer("`max_bytes`", max_bytes, low=0)
-    scan = native.peek(table, n, order, wanted, max_bytes)
-    try:
-        num_compared, table_size, found = scan.peeked
-        items = [_peeked_item(scan, *values) for values in found]
-    finally:
-        scan.close()
-    return Peek(items=items, num_compared=num_compared, table_size=table_size)
+    return n, wanted, max_bytes
 
 
 def _peeked_item(  # noqa: PLR0917, the values of an item, as the engine returns them

@@ -16,6 +16,9 @@ _REASONS = {
         "test_dataset.py::test_inserts_replace_items_that_a_dataset_has_fetched",
         "test_long_wait.py::test_the_message_mentions_items_that_writers_have_not_sent",
     ),
+    "each shard counts the calls that it rejects, and a sample asks several": (
+        "test_users.py::test_rejected_calls_are_counted_by_error",
+    ),
     "the items of several writers are on different shards, so there is no order among them": (
         "test_scan.py::test_items_of_several_writers_are_in_one_batch",
         "test_episode.py::test_a_structured_adder_creates_the_items_of_its_patterns",

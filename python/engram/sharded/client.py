@@ -8,7 +8,9 @@ from typing import Any, cast
 from engram import _checks, _engram
 from engram.client import Client
 from engram.errors import InvalidArgumentError
+from engram.peek import MAX_BINS, Histogram, HistogramOf, Peek, PeekOrder, checked_peek, histogram, peek
 from engram.server import MAX_SHARD_ID
+from engram.sharded.looking import merge_histograms, merge_peeks
 from engram.sharded.tables import ShardedNative
 from engram.table_store import TableStore
 
@@ -118,6 +120,29 @@ class ShardedClient(TableStore):
             return
         self._clients = self._clients[:count] + [Client(address, **self._options) for address in checked[old_count:]]
         self._connect()
+
+    def peek(
+        self,
+        table: str,
+        n: int | None = None,
+        *,
+        order: PeekOrder = "newest",
+        keys: Iterable[int] | None = None,
+        max_bytes: int | None = None,
+    ) -> Peek:
+        """As in `TableStore`. The age of an item is that in its shard."""
+        n, wanted, max_bytes = checked_peek(table, n, order, keys, max_bytes)
+        peeks = self._sharded.each(lambda store: peek(store, table, n, order, wanted, max_bytes))
+        return merge_peeks(list(peeks.values()), n, order)
+
+    def histogram(self, table: str, of: HistogramOf = "priority", *, bins: int = 32) -> Histogram:
+        """As in `TableStore`. If several shards have items, bins need not be whole numbers; counts are approximate."""
+        exact = self._sharded.each(lambda store: histogram(store, table, of, bins))
+        filled = [shard for shard, part in exact.items() if part.table_size]
+        if len(filled) <= 1:
+            return exact[filled[0]] if filled else next(iter(exact.values()))
+        finest = self._sharded.each(lambda store: histogram(store, table, of, MAX_BINS))
+        return merge_histograms(list(finest.values()), bins)
 
     def close(self) -> None:
         """As in `Client`, for all shards."""

@@ -104,7 +104,7 @@ class ShardedNative:
         reachable = [shard for shard, is_up in enumerate(self._tables.reachable()) if is_up]
         return reachable or list(range(len(self._stores)))
 
-    def _each(self, call: Callable[[_engram.Store], T]) -> dict[int, T]:
+    def each(self, call: Callable[[_engram.Store], T]) -> dict[int, T]:
         """Calls all shards that can be reached; returns the results by shard."""
         results: dict[int, T] = {}
         error: UnavailableError | None = None
@@ -143,7 +143,7 @@ class ShardedNative:
         The reachable shard with fewest writers of this client; among these, the one to which others write least, to
         within 1,000 items per second; among these, preferably the one that this client inserts into.
         """
-        rates = self._each(lambda store: sum(info["inserts_per_s"] for info in store.info()))
+        rates = self.each(lambda store: sum(info["inserts_per_s"] for info in store.info()))
         with self._lock:
             return min(
                 rates,
@@ -214,7 +214,7 @@ class ShardedNative:
 
     def scan(self, *args: Any) -> ChainedScan:  # noqa: ANN401, as in the native class
         """Begins a scan of all shards."""
-        return ChainedScan(list(self._each(lambda store: store.scan(*args)).values()))
+        return ChainedScan(list(self.each(lambda store: store.scan(*args)).values()))
 
     def update_priorities(
         self,
@@ -277,11 +277,11 @@ class ShardedNative:
 
     def info(self, timeout: float | None = None) -> list[dict[str, Any]]:
         """Merges the infos of the shards that can be reached."""
-        return merge_infos(self._each(lambda store: store.info(timeout)), self._name)
+        return merge_infos(self.each(lambda store: store.info(timeout)), self._name)
 
     def tables(self) -> list[str]:
         """Names of the tables."""
-        return next(iter(self._each(lambda store: store.tables()).values()))
+        return next(iter(self.each(lambda store: store.tables()).values()))
 
     def create_table(self, config: object) -> None:
         """Creates a table on all shards."""
@@ -299,7 +299,7 @@ class ShardedNative:
 
     def can_sample(self, table: str, n: int) -> bool:
         """True if a shard allows these samples."""
-        return any(self._each(lambda store: store.can_sample(table, n)).values())
+        return any(self.each(lambda store: store.can_sample(table, n)).values())
 
     def can_insert(self, table: str, n: int) -> bool:
         """True if the shard that this client inserts into allows these inserts."""
