@@ -136,7 +136,7 @@ frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made .venv/.built ## Run the tests t
 
 # One after the other: each has a Ray cluster with several nodes.
 .PHONY: test-ray
-test-ray: $(RAY)/.made .venv/.built ## Test engram.distributed on a local Ray cluster (ENGRAM_RAY_KILLS=50 for more kills)
+test-ray: $(RAY)/.made .venv/.built ## Test engram.distributed on a local Ray cluster (ENGRAM_RAY_KILLS=50, ENGRAM_RAY_SEEDS=3 for more)
 	@echo "==> Python tests with Ray"
 	@PYTHONPATH="$(CURDIR)/python" JAX_PLATFORMS=cpu RAY_USAGE_STATS_ENABLED=0 \
 		$(RAY)/bin/python -m pytest -m "ray$(MARKERS)" $(PYTEST_ARGS)

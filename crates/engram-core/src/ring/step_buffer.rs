@@ -56,12 +56,11 @@ impl StepBuffer {
             ),
             None => (None, None, None),
         };
-        let memory = match memory {
-            Some(memory) => memory,
-            None => {
-                let rows = options.num_envs.checked_mul(options.length);
-                RingMemory::allocate(options.cells, options.names, rows)?
-            }
+        let memory = if let Some(memory) = memory {
+            memory
+        } else {
+            let rows = options.num_envs.checked_mul(options.length);
+            RingMemory::allocate(options.cells, options.names, rows)?
         };
         let size = (options.num_envs, options.length);
         let ring = Ring::new(options.cells, size, options.episode_columns, memory)?;

@@ -117,7 +117,7 @@ impl BatchedRecorder {
         let longest_lookback = patterns.iter().map(|p| p.pattern.lookback).max();
         Ok(Self {
             longest_lookback: longest_lookback.unwrap_or(0),
-            lost_flags: LostFlags::new(patterns.iter().map(|each| &each.pattern), &schema),
+            lost_flags: LostFlags::new(&patterns.iter().map(|each| &each.pattern), &schema),
             patterns,
             times_sealed: 0,
             compressor: Compressor::new(options.compression),

@@ -18,7 +18,7 @@ pub(super) struct LostFlags {
 
 impl LostFlags {
     pub(super) fn new<'a>(
-        patterns: impl Iterator<Item = &'a Pattern> + Clone,
+        patterns: &(impl Iterator<Item = &'a Pattern> + Clone),
         schema: &Schema,
     ) -> Self {
         let is_flag = |column: &usize| {

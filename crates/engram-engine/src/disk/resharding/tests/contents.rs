@@ -234,7 +234,9 @@ fn check_orders(sources: &[Shard], shards: &[Shard]) {
         }
         for (key, age) in &shard.ages {
             if let Some(before) = source.ages.get(key) {
-                assert!((*before..before + 30_000_000_000).contains(age));
+                // The clock of the system may be set back a little between two runs.
+                let ages = before.saturating_sub(1_000_000_000)..before + 30_000_000_000;
+                assert!(ages.contains(age), "{before} -> {age}");
             }
         }
     }
