@@ -20,6 +20,7 @@ __all__ = [
     "SavedBuffer",
     "Scan",
     "Server",
+    "ShardedTables",
     "Snapshot",
     "Store",
     "Stream",
