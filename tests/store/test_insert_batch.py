@@ -1,5 +1,7 @@
 """`insert_batch`: many items in one call, the inverse of a scan."""
 
+import dataclasses
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -338,7 +340,7 @@ def test_chunks_are_smaller_than_max_bytes(open_store):
     assert info.bytes <= 8_000
     with pytest.raises(UnsatisfiableError, match="never fits into table `t`"):
         store.insert_batch("t", np.random.default_rng(0).random((2, 2_000)))
-    assert info == store.info()["t"]
+    assert dataclasses.replace(store.info()["t"], rejected_calls={}) == info
     store.reset("t")
     text = np.array(["x", "y" * 20_000], object)
     with pytest.raises(UnsatisfiableError, match=r"; the table has the first 1 of 2 items\Z"):

@@ -176,6 +176,8 @@ def test_info_has_every_field_with_its_value(open_store):
         "ttl": None,
         "signature": None,
         "note": None,
+        "users": [],
+        "rejected_calls": {},
     }
     assert (info.samples_per_insert, info.blocked) == (0.0, info.sampling_blocked)
 

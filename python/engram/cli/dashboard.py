@@ -71,7 +71,7 @@ def dashboard(
             }
             servers = {address: lambda client=client: client for address, client in clients.items()}
             with DashboardServer(servers, options) as page:
-                typer.echo(page.url)
+                echo(page.url)
                 page.wait()
         except ModuleNotFoundError as error:
             echo(f"error: {error}", err=True)
