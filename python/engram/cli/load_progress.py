@@ -18,7 +18,7 @@ def load_progress(path: Path, activity: str = "reading") -> Iterator[Callable[[i
     """
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}", markup=False),
+        TextColumn(f"{activity} {{task.description}}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
@@ -26,5 +26,5 @@ def load_progress(path: Path, activity: str = "reading") -> Iterator[Callable[[i
     with Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(f"{activity} {printable(str(path))}")
+        task = bar.add_task(printable(str(path)))
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -227,7 +227,7 @@ impl Connector {
             let reason = match attempt {
                 Ok(connection) => match self.failover.delete_moved_items(&connection).await {
                     Ok(()) => {
-                        self.failover.set_reachable(true);
+                        self.failover.set_reachable();
                         return Ok(connection);
                     }
                     Err(status) => describe_call_failure(&status),
@@ -243,7 +243,7 @@ impl Connector {
                 Err(AttemptError::Closed(why)) => recognised.clone().unwrap_or(why),
             };
             if Instant::now() + delay > deadline {
-                self.failover.set_reachable(false);
+                self.failover.set_unreachable();
                 return Err(self.unreachable(&reason));
             }
             tokio::select! {

@@ -49,11 +49,25 @@ impl Failover {
 
     /// True unless the last attempt to connect has failed.
     pub(crate) fn is_reachable(&self) -> bool {
-        !self.is_unreachable.load(Ordering::Relaxed)
+        !self.is_unreachable.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn set_reachable(&self, is_reachable: bool) {
-        self.is_unreachable.store(!is_reachable, Ordering::Relaxed);
+    /// Records that an attempt to connect has succeeded.
+    pub(crate) fn set_reachable(&self) {
+        self.is_unreachable.store(false, Ordering::SeqCst);
+    }
+
+    /// Records that attempts to connect have failed. A server among shards is tried again until it can be reached.
+    pub(crate) fn set_unreachable(&self) {
+        self.is_unreachable.store(true, Ordering::SeqCst);
+        let own = {
+            let peers = self.peers.read();
+            let mut peers = peers.iter().filter_map(Weak::upgrade);
+            peers.find(|peer| std::ptr::eq(&raw const peer.failover, self))
+        };
+        if let Some(own) = own {
+            Self::connect_later(&own);
+        }
     }
 
     /// Returns the connector of another shard that can probably be reached: the first one after this.
@@ -90,18 +104,20 @@ impl Failover {
 
     /// Connects to a server as soon as possible, so that it deletes the moved items and is used again.
     pub(crate) fn connect_later(connector: &Arc<Connector>) {
-        if connector.failover.is_probing.swap(true, Ordering::AcqRel) {
+        if connector.failover.is_probing.swap(true, Ordering::SeqCst) {
             return;
         }
         let connector = Arc::downgrade(connector);
         tokio::spawn(async move {
             while let Some(connector) = connector.upgrade() {
                 if connector.is_closed() || connector.connect(Instant::now()).await.is_ok() {
-                    connector
-                        .failover
-                        .is_probing
-                        .store(false, Ordering::Release);
-                    return;
+                    let failover = &connector.failover;
+                    failover.is_probing.store(false, Ordering::SeqCst);
+                    // A call that began before may have failed since then, without starting this loop again.
+                    let is_done = connector.is_closed() || failover.is_reachable();
+                    if is_done || failover.is_probing.swap(true, Ordering::SeqCst) {
+                        return;
+                    }
                 }
                 drop(connector);
                 sleep(PAUSE).await;

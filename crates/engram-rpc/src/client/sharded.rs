@@ -17,7 +17,6 @@ use engram_engine::StreamOptions;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::failover::Failover;
 use super::sample_requests::SampleRequests;
 use super::{BatchRequest, Client, PendingResponse, closed_error};
 use crate::random_u64;
@@ -181,9 +180,7 @@ impl ShardedTables {
 
     /// Keeps trying to reach a shard that did not respond for `reconnect_timeout`.
     fn note_unreachable(&self, shard: usize) {
-        let connector = self.clients[shard].connector();
-        connector.failover.set_reachable(false);
-        Failover::connect_later(connector);
+        self.clients[shard].connector().failover.set_unreachable();
     }
 
     /// The error if shards did not reply in time.
