@@ -79,9 +79,10 @@ impl Meter {
         let Some(&(first_time, inserts, samples)) = self.readings.front() else {
             return (0.0, 0.0);
         };
+        // Another thread may have read the clock later than the caller and recorded a reading before.
+        let elapsed = now.saturating_sub(first_time).max(READING_INTERVAL);
         #[expect(clippy::cast_precision_loss, reason = "53 bits are enough for a rate")]
-        let per_second =
-            |count: u64| count as f64 * 1e9 / (now - first_time).max(READING_INTERVAL) as f64;
+        let per_second = |count: u64| count as f64 * 1e9 / elapsed as f64;
         (
             per_second(self.inserts - inserts),
             per_second(self.samples - samples),
@@ -103,5 +104,13 @@ mod tests {
         let (inserts, samples) = meter.rates(20_000_000_000);
         assert!((inserts - 10.0).abs() < 3.0, "{inserts}");
         assert!(samples.abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_reading_may_be_later_than_the_time_of_the_rates() {
+        let mut meter = Meter::default();
+        meter.tick(5);
+        meter.inserts += 1;
+        assert!(meter.rates(4).0 > 0.0);
     }
 }
