@@ -138,6 +138,15 @@ def test_info_has_the_sums_of_all_shards(connect):
     assert client.info()["t"].inserts == 0
 
 
+def test_info_has_the_rejected_calls_of_all_shards(connect):
+    client, shards = connect([Table("t")])
+    for shard in shards:
+        keys = [shard.insert({"x": 1}, {"t": 1.0})]
+        with pytest.raises(engram.errors.PriorityError):
+            shard.update_priorities("t", keys, [float("nan")])
+    assert client.info()["t"].rejected_calls == {"PriorityError": len(shards)}
+
+
 def test_ragged_padded_and_text_columns_of_several_shards_are_merged(connect):
     client, shards = connect([Table.queue("q", max_size=100)])
     lengths = (2, 3, 5)
