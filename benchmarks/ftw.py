@@ -1,10 +1,10 @@
-"""`python -m benchmarks.ftw`: the time of the parts of FTW's learner and actors, and how far it is from the limit.
+"""`python -m benchmarks.ftw`: the time of the parts of FTW's learner and actors, and the shortest possible time.
 
 Frames are random, environments cost nothing, auxiliary tasks are off. A learner step is timed, and so are its parts,
 each compiled on its own: the batch (waiting for the replay, and the copy to the device), the torso and the core with
-their gradients; the rest (heads, losses, optimizer) is the difference. The limit of a part is the time that its
-arithmetic takes at the speed of one large matrix product, or that its state takes at the speed of copying memory,
-whichever is longer. Figures are medians.
+their gradients; the rest (heads, losses, optimizer) is the difference. The shortest possible time of a part is the
+time that its arithmetic takes at the speed of one large matrix product, or that its state takes at the speed of copying
+memory, whichever is longer. Figures are medians.
 """
 
 # ruff: noqa: ANN401, arrays and pytrees of them
@@ -246,7 +246,7 @@ def report(setting: Setting, times: int) -> None:
         end="",
     )
     print(f"actor with {setting.num_envs} environments {setting.num_envs / step_seconds:,.0f} frames/s\n")
-    print("| part | ms | share | limit, ms | bound by |")
+    print("| part | ms | share | shortest possible, ms | bound by |")
     print("|---|---:|---:|---:|---|")
     for part in (Part("wait for the replay", wait), Part("copy to the device", copy), *parts):
         print(line(part, total))

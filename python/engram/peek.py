@@ -70,7 +70,7 @@ class Peek:
     table_size: int
 
     @property
-    def is_sampled(self) -> bool:
+    def is_approximate(self) -> bool:
         """True if the table is so large that only items chosen at random were compared."""
         return self.num_compared < self.table_size
 
@@ -99,7 +99,7 @@ class Histogram:
         return int(self.counts.sum()) + self.below + self.above
 
     @property
-    def is_sampled(self) -> bool:
+    def is_approximate(self) -> bool:
         """True if the table is so large that only items chosen at random were counted."""
         return self.num_items < self.table_size
 

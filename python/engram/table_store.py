@@ -284,8 +284,8 @@ class TableStore:
                 print(item.key, item.priority, item.data["reward"])
 
         Takes milliseconds, whatever the size of the table. Of a table with more than 100,000 items, about as many are
-        compared, chosen at random; `Peek.is_sampled` states that. The oldest and newest items are exact if the sampler
-        or the remover is Fifo or Lifo and no item waits for its last acknowledgement.
+        compared, chosen at random; `Peek.is_approximate` states that. The oldest and newest items are exact if the
+        sampler or the remover is Fifo or Lifo and no item waits for its last acknowledgement.
 
         Args:
             table: Name of the table.
@@ -311,7 +311,7 @@ class TableStore:
         """Counts the items of a table by a value. Changes nothing.
 
         Takes milliseconds, whatever the size of the table. Of a table with more than 100,000 items, about as many are
-        counted, chosen at random; `Histogram.is_sampled` states that.
+        counted, chosen at random; `Histogram.is_approximate` states that.
 
         Args:
             table: Name of the table.

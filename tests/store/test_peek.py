@@ -50,7 +50,7 @@ def test_a_peek_returns_the_newest_items_with_their_numbers(open_store):
     assert [item.key for item in peek.items] == keys[:-4:-1]
     assert [item.data["x"].tolist() for item in peek.items] == [11, 10, 9]
     assert [(item.age, item.priority, item.bytes) for item in peek.items] == [(0, 11.0, 8), (1, 10.0, 8), (2, 9.0, 8)]
-    assert (peek.num_compared, peek.table_size, peek.is_sampled) == (12, 12, False)
+    assert (peek.num_compared, peek.table_size, peek.is_approximate) == (12, 12, False)
     (oldest,) = store.peek("t", 1, order="oldest").items
     assert (oldest.times_sampled, oldest.age, oldest.error) == (3, 11, None)
     assert len(store.peek("t").items) == 10
@@ -178,7 +178,7 @@ def test_histogram_of_priorities(open_store):
     assert histogram.edges.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert histogram.counts.tolist() == [1, 2, 0, 1]
     assert (histogram.below, histogram.above) == (1, 1)
-    assert (histogram.num_items, histogram.table_size, histogram.is_sampled) == (6, 6, False)
+    assert (histogram.num_items, histogram.table_size, histogram.is_approximate) == (6, 6, False)
     assert (histogram.counts.dtype, histogram.edges.dtype) == (np.int64, np.float64)
 
 
@@ -206,20 +206,20 @@ def test_histograms_of_equal_values_and_of_no_items(open_store):
 def test_of_a_large_table_only_a_part_is_compared(large_table, where):
     store = large_table[where]
     peek = store.peek("t", 5, order="highest_priority")
-    assert peek.is_sampled
+    assert peek.is_approximate
     assert 95_000 <= peek.num_compared <= 105_000
     assert peek.table_size == 250_000
     assert all(item.priority > 249_000 for item in peek.items)
     assert peek_x(store, n=5, order="highest_priority") != peek_x(store, n=5, order="highest_priority")
     histogram = store.histogram("t", bins=10)
-    assert histogram.is_sampled
+    assert histogram.is_approximate
     assert 95_000 <= histogram.num_items <= 105_000
     assert np.allclose(histogram.counts / histogram.num_items, 0.1, atol=0.002)
     # Insertion order is exact: `t` has a Lifo remover, `f` a Fifo one.
     for table in ("t", "f"):
         assert peek_x(store, table, 3, order="oldest") == [0, 1, 2]
         assert peek_x(store, table, 3, order="newest") == [249_999, 249_998, 249_997]
-    assert not store.peek("f", 3).is_sampled
+    assert not store.peek("f", 3).is_approximate
 
 
 @settings(deadline=None, max_examples=20)

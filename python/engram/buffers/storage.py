@@ -26,8 +26,9 @@ class MappedFile:
     first. Only one process at a time can use the file.
 
     `capacity` and `num_envs` must be those of the file, `items` and `sampler` may differ. `Steps()` keep the ends of
-    episodes, and `Uniform()` the priorities, for a later buffer. With `Prioritized` and other items, steps with which
-    none of these begins lose their priority; if an item begins with them again, it gets the largest one.
+    episodes, and `Uniform()` the priorities, for a later buffer. With `Prioritized` and other `items` than before, a
+    step loses its priority if none of the new items begins with it; an item that begins with it later gets the largest
+    one.
 
     - After the end of the process, even by `kill -9`, the file has every step whose `add*` has returned. A call that
       has not returned may have added the steps of some of its environments; an episode of `add_episode` is there

@@ -119,7 +119,7 @@ def peek_text(peek: Peek) -> str:
     if not peek.items:
         return "No items." if peek.table_size == 0 else "No item with this key."
     of = f"{len(peek.items):,} of {peek.table_size:,} items"
-    return f"{of}, chosen from {peek.num_compared:,} at random" if peek.is_sampled else of
+    return f"{of}, chosen from {peek.num_compared:,} at random" if peek.is_approximate else of
 
 
 def item_row(item: PeekedItem) -> dict[str, str]:

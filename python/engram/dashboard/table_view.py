@@ -178,7 +178,7 @@ def histogram_options(histogram: Histogram) -> dict[str, Any]:
     labels = [number_text(float(edge)) for edge in edges[:-1]]
     options = chart_options([{"type": "bar", "name": "items", "data": counts.tolist(), "barCategoryGap": "5%"}])
     notes = []
-    if histogram.is_sampled:
+    if histogram.is_approximate:
         notes.append(f"{histogram.num_items:,} of {histogram.table_size:,} items, chosen at random")
     if histogram.below or histogram.above:
         notes.append(f"{histogram.below + histogram.above:,} infinite")

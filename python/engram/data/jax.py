@@ -44,8 +44,8 @@ def dataset(
         store: The `engram.Store` or `engram.Client` that has the table.
         table: The table's name.
         device: A `jax.Device`, or a `jax.sharding.Sharding` whose first axis is the batch. If a sharding spans several
-            processes, each of them reads `batch_size` items; `data` joins those of all processes, and `info` is that of
-            the process's own. Default: None, JAX's default device.
+            processes, each of them reads `batch_size` items; an element's `data` joins those of all processes, and its
+            `info` is that of the process's own. Default: None, JAX's default device.
         device_prefetch: Number of elements that a thread copies to the device in advance, 0 or more. These count as
             consumed: a loop that stops early has consumed up to this many elements more than it used. Default: 0; JAX
             still copies while it computes, unless the loop waits for results.

@@ -40,8 +40,8 @@ class VectorWriter(_Writer):
     - `DISABLED`: `envs.reset(options={"reset_mask": mask})` resets environments whose episode has ended, and
       `writer.reset(obs, info, mask=mask)` must follow before the next step.
 
-    A writer belongs to one thread. Of an episode that has not ended when the writer is closed, the last `n_step - 1`
-    transitions are not stored, nor the newest sequence or part of an episode unless it is full.
+    A writer belongs to one thread. Of an episode that has not ended when the writer is closed, it does not store the
+    last `n_step - 1` transitions of `Transitions`, nor an item of `Sequences` or `Episodes` that is not full yet.
 
     Args:
         store: A `Store` or a `Client`.

@@ -7,9 +7,9 @@
 //!
 //! After the end of a process, the live state states which steps the buffer has: the system still has all that the process
 //! has written to memory. After a restart of the machine, memory that was not synced is lost in any part. Then the newer
-//! one of the two `flushed` records counts. It has the steps of the last flush, except those whose slots may have been
-//! overwritten since: at most `reserved` per environment. Before more are overwritten, a record with a larger number is
-//! written and synced.
+//! one of the two `flushed` records counts. It has the steps of the last flush, except those whose rows may have been
+//! overwritten since, by at most `reserved` new steps per environment. Before more are added, a record with a larger
+//! number is written and synced.
 
 mod errors;
 mod flushed;

@@ -1,4 +1,4 @@
-"""FTW (For The Win), a population-based agent, on Engram's engine, with FTW's names.
+"""The API of FTW, an implementation of the agent For The Win for TensorFlow, on Engram's engine.
 
 The modules have the paths of FTW's own modules, below `engram.compat.ftw` instead of `ftw`; this one has all their
 names. Everything is imported on first use. The agent needs the extra `agents`, and nothing of TensorFlow.

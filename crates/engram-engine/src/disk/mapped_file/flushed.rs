@@ -25,7 +25,8 @@ pub(super) struct FlushedRecord {
     pub(super) owner: String,
     /// True if the buffer was closed: nothing was changed after the record was written.
     pub(super) is_closed: bool,
-    /// For each environment: the number of its steps that may have been added since the flush over steps of the flush.
+    /// For each environment: the number of steps that may have been added since the flush, if any of them overwrites one
+    /// of the flush; otherwise 0.
     pub(super) reserved: Vec<u64>,
     pub(super) state: FlushedState,
 }

@@ -2,11 +2,11 @@
 
 use super::totals::TableTotals;
 
-/// A request costs about as much as this many small items. With more shards than a call has multiples of it (but at
-/// least [`MIN_SHARDS`]), the call draws only that number of shards, and equally many items from each.
+/// A request costs about as much as this many small items. Therefore a call for `n` items draws from at most
+/// `n / ITEMS_PER_SHARD` shards, or [`MIN_SHARDS`] if that is more, and equally many items from each.
 const ITEMS_PER_SHARD: usize = 128;
 
-/// Minimum number of shards that a call draws: all, if there are not more.
+/// A call may draw from this many shards, however few items it requests.
 const MIN_SHARDS: usize = 2;
 
 /// The items to draw from one shard.
