@@ -49,7 +49,8 @@ def test_a_page_runs_from_top_to_bottom(page):
         mark = f"--- block {number}"
         code.append(f"print({mark!r})\n{block}")
         expected.append((mark, output))
-    printed = run_python("\n".join(code))
+    # Ray logs to stderr, and starts slowly.
+    printed = run_python("\n".join(code), **({"seconds": 240, "logs": True} if page.name == "distributed.md" else {}))
     for mark, output in expected:
         assert mark in printed
         if output is not None:

@@ -32,7 +32,12 @@ class Cluster:
     """
 
     def __init__(self, spec: ClusterSpec, registry: "ray.actor.ActorHandle") -> None:
-        """Internal: use `start` or `connect`."""
+        """Internal: use `start` or `connect`.
+
+        Args:
+            spec: What the cluster was started with.
+            registry: The actor that knows where the shards are.
+        """
         self._spec, self._registry = spec, registry
 
     @property
@@ -51,7 +56,11 @@ class Cluster:
         return self._spec.namespace
 
     def actor_name(self, shard: ShardStatus) -> str:
-        """Name of a shard's actor in `namespace`, for `ray.get_actor`."""
+        """Name of a shard's actor in `namespace`, for `ray.get_actor`.
+
+        Args:
+            shard: One of `shards()`.
+        """
         return shard_name(self.name, shard.shard_id)
 
     def client(self, *, reconnect_timeout: float = 60.0) -> "engram.ShardedClient":
@@ -65,6 +74,7 @@ class Cluster:
                 restart a shard, and longer to notice that a node has died.
 
         Raises:
+            InvalidArgumentError: `reconnect_timeout` is not above 0.
             UnavailableError: Not all shards have started within `reconnect_timeout`.
         """
         reconnect_timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
@@ -74,7 +84,11 @@ class Cluster:
         return client
 
     def shards(self) -> list[ShardStatus]:
-        """Returns where each shard is, and why it does not serve if it does not."""
+        """Returns where each shard is, and why it does not serve if it does not.
+
+        Raises:
+            UnavailableError: The cluster is not running.
+        """
         return list(self._view().shards)
 
     def wait_until_ready(self, timeout: float = 60.0) -> None:
@@ -84,6 +98,7 @@ class Cluster:
             timeout: Seconds to wait.
 
         Raises:
+            InvalidArgumentError: `timeout` is not above 0.
             UnavailableError: A shard does not serve; the text names it and the reason.
         """
         timeout = _checks.positive("`timeout`", timeout)
@@ -106,6 +121,7 @@ class Cluster:
             InvalidArgumentError: `shards` is below 1.
             UnavailableError: A shard does not respond, or the cluster is being scaled already.
             StorageError: A directory cannot be read or written. The cluster continues with the shards that it had.
+            EngramError: A new shard cannot open its store. The text names the shard.
         """
         shards = _checks.integer("`shards`", shards)
         scale(self._spec, self._registry, shards)
@@ -113,10 +129,13 @@ class Cluster:
     def stop(self) -> None:
         """Stops all shards. `start` with the same path starts them again, with everything that was acknowledged.
 
-        Waiting calls of clients fail after their `reconnect_timeout`.
+        When it returns, the shards' directories are closed. Waiting calls of clients fail.
+
+        Raises:
+            UnavailableError: A shard does not respond, or the cluster is not running.
         """
-        shards = ray.get(self._registry.shards.remote())
-        stop_shards(self._spec, shard_names(self._spec, shards))
+        shards = _call(self.name, self._registry.shards.remote())
+        stop_shards(self._spec, shard_names(self._spec, shards), close=True)
         end_actor(registry_name(self.name), self._registry)
 
     def __enter__(self) -> Self:

@@ -65,10 +65,14 @@ def start(
         token: Token that the servers require. Default: a random one, which `connect` knows.
         namespace: Ray's namespace of the cluster's actors.
 
+    Returns:
+        The cluster, whose shards all serve.
+
     Raises:
         InvalidArgumentError: An argument is invalid.
         StorageError: `path` belongs to another cluster, or a shard's directory cannot be opened. The text names the
             shard.
+        EngramError: A shard has not started for another reason.
         UnavailableError: A cluster of this name runs already, or the nodes have too few resources.
     """
     tables = tuple(_checks.elements("`tables`", tables, "a sequence of tables"))
@@ -135,7 +139,11 @@ def connect(name: str = "engram", *, namespace: str = NAMESPACE) -> Cluster:
         name: The `name` that was given to `start`.
         namespace: The `namespace` that was given to `start`.
 
+    Returns:
+        The cluster.
+
     Raises:
+        InvalidArgumentError: An argument is invalid.
         UnavailableError: No cluster of this name runs.
     """
     name = _name("`name`", name)

@@ -56,7 +56,7 @@ def scale(spec: ClusterSpec, registry: "ray.actor.ActorHandle", shards: int) -> 
     if refused:
         raise UnavailableError(refused)
     try:
-        stop_shards(spec, shard_names(spec, ShardList(manifest.generation, manifest.shard_ids)))
+        stop_shards(spec, shard_names(spec, ShardList(manifest.generation, manifest.shard_ids)), close=False)
         old = manifest
         try:
             manifest = reshard(spec.path, manifest, shards)

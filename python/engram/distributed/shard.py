@@ -70,15 +70,17 @@ class Shard:
         """Returns the process id, for tests that kill it."""
         return os.getpid()
 
-    def stop(self) -> None:
+    def stop(self, *, close: bool) -> None:
         """Prepares the end of the process, which the caller then kills. Can be called again.
 
-        The server is not closed: it would end waiting calls with errors, whereas clients of a killed server wait for
-        the next one. A journal has everything that was acknowledged.
+        Args:
+            close: Close the server and the store, which ends waiting calls with errors. Otherwise the clients notice
+                only the killed server, and wait for the next one. The log has everything that was acknowledged.
         """
         self._stopped.set()
-        if self._spec.cluster.durability == "none":
+        if close or self._spec.cluster.durability == "none":
             self._server.close()
-            with suppress(ClosedError):
-                self._store.checkpoint()
+            if self._spec.cluster.durability == "none":
+                with suppress(ClosedError):
+                    self._store.checkpoint()
             self._store.close()

@@ -63,7 +63,7 @@ def start_shards(spec: ClusterSpec, manifest: Manifest) -> None:
         try:
             ray.get(actor.address.remote(), timeout=max(0.1, deadline - time.monotonic()))
         except (ray.exceptions.RayError, TimeoutError) as error:
-            stop_shards(spec, [shard_name(spec.name, shard_id) for shard_id in manifest.shard_ids])
+            stop_shards(spec, [shard_name(spec.name, shard_id) for shard_id in manifest.shard_ids], close=True)
             raise _start_error(index, manifest.shard_ids[index], directories[index], error) from error
 
 
@@ -130,8 +130,8 @@ def _group_name(spec: ClusterSpec) -> str:
     return f"{spec.namespace}/{spec.name}"
 
 
-def stop_shards(spec: ClusterSpec, names: list[str]) -> None:
-    """Closes the stores of the shards, ends their actors, and frees their resources.
+def stop_shards(spec: ClusterSpec, names: list[str], *, close: bool) -> None:
+    """Ends the actors of the shards, and frees their resources; `close` as in `Shard.stop`.
 
     Raises:
         UnavailableError: A shard that Ray is restarting has not come back in time.
@@ -141,7 +141,7 @@ def stop_shards(spec: ClusterSpec, names: list[str]) -> None:
     for name, actor in actors:
         while actor is not None:
             try:
-                ray.get(actor.stop.remote(), timeout=max(0.1, deadline - time.monotonic()))
+                ray.get(actor.stop.remote(close=close), timeout=max(0.1, deadline - time.monotonic()))
                 break
             except ray.exceptions.ActorUnavailableError as error:
                 if time.monotonic() > deadline:

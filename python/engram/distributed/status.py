@@ -8,18 +8,22 @@ __all__ = ["ClusterView", "ShardStatus"]
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard of a cluster, as seen by its registry."""
+    """One shard of a cluster, as seen by its registry.
+
+    Attributes:
+        index: Position of the shard among the shards, from 0.
+        shard_id: Shard id, which is part of the keys of the shard's items. Each resharding gives new ones.
+        state: `"unreachable"` after 2 seconds without an announcement of the shard, until Ray has started its actor
+            again.
+        address: `host:port` of its server, or the last known one; None before the first start.
+        reason: Why the shard does not serve; empty if it does.
+    """
 
     index: int
-    """Position of the shard among the shards, from 0."""
     shard_id: int
-    """Shard id, which is part of the keys of the shard's items. Each resharding gives new ones."""
     state: Literal["serving", "starting", "unreachable"]
-    """`"unreachable"` after 2 seconds without a sign of life, until Ray has started the shard's actor again."""
     address: str | None
-    """`host:port` of its server, or the last known one; None before the first start."""
     reason: str
-    """Why the shard does not serve; empty if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class ClusterView:
     @property
     def problem(self) -> str:
         """Why calls may wait; empty if all shards serve."""
-        if self.scaling_to is not None:
+        # The shards are the new ones as soon as the first of them runs.
+        if self.scaling_to not in {None, len(self.shards)}:
             return f"it is being resharded from {len(self.shards)} to {self.scaling_to} shards"
         return "; ".join(
             f"shard {shard.index} (id {shard.shard_id}, last at {shard.address}) {shard.reason}"

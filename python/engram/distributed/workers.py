@@ -30,18 +30,21 @@ logger = logging.getLogger("engram.distributed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What became of one worker so far."""
+    """State of one worker.
+
+    Attributes:
+        index: The worker's number, from 0.
+        state: `"finished"`: the function has returned. `"failed"`: it failed more than `max_restarts` times.
+        restarts: How often the worker was started again.
+        result: What the function has returned.
+        error: The last failure: the exception with its traceback, or why the process or node died.
+    """
 
     index: int
-    """The worker's number, from 0."""
     state: Literal["running", "restarting", "finished", "failed", "stopped"] = "running"
-    """`"finished"`: the function has returned. `"failed"`: it failed more than `max_restarts` times."""
     restarts: int = 0
-    """How often the worker was started again."""
     result: Any = None
-    """What the function has returned."""
     error: str = ""
-    """The last failure: the exception with its traceback, or why the process or node died."""
 
 
 class RolloutWorkers:
@@ -80,7 +83,7 @@ class RolloutWorkers:
             num_cpus: CPUs that Ray reserves for each worker.
             resources: Other resources of Ray that each worker needs.
             max_restarts: How often each worker is started again. Default: no limit.
-            reconnect_timeout: As in `Cluster.client`.
+            reconnect_timeout: Seconds to wait for an unreachable shard, as in `Cluster.client`.
 
         Raises:
             InvalidArgumentError: The function cannot be pickled, or another argument is invalid.
@@ -117,10 +120,16 @@ class RolloutWorkers:
             return list(self._reports)
 
     def wait(self, timeout: float | None = None) -> list[WorkerReport]:
-        """Waits until all workers have finished or failed; returns their reports.
+        """Waits until all workers have finished or failed.
 
         Args:
-            timeout: Seconds to wait; the reports then show who still runs. `None` waits forever.
+            timeout: Seconds to wait; the reports then show which workers still run. `None` waits forever.
+
+        Returns:
+            The reports of all workers.
+
+        Raises:
+            InvalidArgumentError: `timeout` is invalid.
         """
         timeout = _checks.seconds("`timeout`", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -131,7 +140,14 @@ class RolloutWorkers:
         return self.report()
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Interrupts all workers, and ends those that still run after `timeout` seconds. Can be called again."""
+        """Interrupts all workers, and ends those that still run after the timeout. Can be called again.
+
+        Args:
+            timeout: Seconds that workers have to end after the interrupt.
+
+        Raises:
+            InvalidArgumentError: `timeout` is not above 0.
+        """
         timeout = _checks.positive("`timeout`", timeout)
         self._stopped.set()
         self._thread.join()
