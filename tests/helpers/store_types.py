@@ -24,7 +24,8 @@ class ShardedStore(engram.ShardedClient):
     def __init__(self, tables, *, seed) -> None:
         stores = [engram.Store(tables, seed=seed + shard) for shard in range(3)]
         self.servers = [engram.Server(store, shard_id=shard + 1) for shard, store in enumerate(stores)]
-        super().__init__([server.address for server in self.servers], seed=seed)
+        # So that batches are merged from several shards.
+        super().__init__([server.address for server in self.servers], seed=seed, items_per_request=2)
 
     def close(self) -> None:
         """Closes the servers' stores, as for a `RemoteStore`."""

@@ -22,12 +22,16 @@ def start_servers():
 
 @pytest.fixture
 def connect(start_servers):
-    """Returns `connect(tables, shards=3)`, which returns a client of new servers, and a client of each."""
+    """Returns `connect(tables, shards=3)`, which returns a client of new servers, and a client of each.
+
+    By default, each draw of a batch chooses a shard.
+    """
     clients = []
 
-    def connect_to(tables, shards=3):
+    def connect_to(tables, shards=3, items_per_request=1):
         servers = start_servers(tables, shards)
-        sharded = engram.ShardedClient([server.address for server in servers], reconnect_timeout=1.0, seed=5)
+        addresses = [server.address for server in servers]
+        sharded = engram.ShardedClient(addresses, reconnect_timeout=1.0, seed=5, items_per_request=items_per_request)
         single = [engram.Client(server.address) for server in servers]
         clients.extend([sharded, *single])
         return sharded, single

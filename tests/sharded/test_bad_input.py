@@ -36,6 +36,12 @@ def test_addresses(addresses, text):
         engram.ShardedClient(addresses)
 
 
+@pytest.mark.parametrize("number", [0, -1, 2.5, 1 << 31])
+def test_items_per_request_are_at_least_1(number):
+    with pytest.raises(InvalidArgumentError, match=rf"`items_per_request` must be .*; got {number}"):
+        engram.ShardedClient([UNUSED], items_per_request=number)
+
+
 @pytest.mark.parametrize("shard_id", [0, 1024, -1, 1.5, "1"])
 def test_shard_ids_are_from_1_to_1023(shard_id):
     with raises(InvalidArgumentError, "`shard_id` must be"):

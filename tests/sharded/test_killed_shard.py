@@ -27,7 +27,7 @@ def shards(tmp_path):
 
 def connect(servers):
     addresses = [server.address for server in servers]
-    return engram.ShardedClient(addresses, reconnect_timeout=RECONNECT_TIMEOUT, seed=2)
+    return engram.ShardedClient(addresses, reconnect_timeout=RECONNECT_TIMEOUT, seed=2, items_per_request=1)
 
 
 def items_by_shard(servers, table="t"):

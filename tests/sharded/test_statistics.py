@@ -79,18 +79,30 @@ def test_importance_weights_are_those_of_one_store_with_the_same_items(connect, 
     np.testing.assert_allclose([actual[x] for x in common], [expected[x] for x in common], rtol=1e-5)
 
 
-def test_the_draws_of_many_shards_have_the_right_probabilities(connect):
-    client, shards = connect([Table("t", sampler=selectors.Prioritized(1.0))], 9)
+# A request per 256 items, the default, and per 3 of the 8 items of a batch.
+@pytest.mark.parametrize(("items_per_request", "shards_per_batch"), [(256, 1), (3, 2)])
+def test_the_draws_of_few_shards_have_the_right_probabilities(connect, items_per_request, shards_per_batch):
+    client, shards = connect([Table("t", sampler=selectors.Prioritized(1.0))], 9, items_per_request)
     weights = {}
     for number, shard in enumerate(shards):
         keys = shard.insert_batch("t", {"x": np.arange(number)}, np.full(number, 1.0 + number)) if number else []
         weights |= dict.fromkeys([int(key) for key in keys], 1.0 + number)
     total = sum(weights.values())
-    keys = np.concatenate([client.sample("t", 8).info.key for _ in range(2000)])
+    batches = [client.sample("t", 8).info.key for _ in range(2000)]
+    assert max(len(set((keys >> 53).tolist())) for keys in batches) == shards_per_batch
+    keys = np.concatenate(batches)
     counts = np.array([np.count_nonzero(keys == key) for key in weights])
     expected = np.array(list(weights.values())) / total * len(keys)
-    # Items of one call share shards, so their number varies more than that of independent draws.
-    assert np.all(np.abs(counts - expected) < 6 * np.sqrt(4 * expected))
+    # Up to 8 items of a batch are drawn together, so their number varies more than that of independent draws.
+    assert np.all(np.abs(counts - expected) < 6 * np.sqrt(8 / shards_per_batch * expected))
+
+
+def test_batches_have_items_of_as_many_shards_as_requested(connect):
+    client, shards = connect([Table("t")])
+    for shard in shards:
+        shard.insert_batch("t", {"x": np.arange(10)}, np.ones(10))
+    keys = client.sample("t", 100).info.key
+    assert set((keys >> 53).tolist()) == {1, 2, 3}
 
 
 def test_a_shard_that_is_emptied_gets_no_more_draws(connect):

@@ -1,5 +1,6 @@
 //! The native class that samples the tables of several servers.
 
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engram_core::Error;
@@ -31,6 +32,7 @@ struct Connections {
 pub(crate) struct PyShardedTables {
     stores: Vec<Py<Store>>,
     seed: Option<u64>,
+    items_per_request: NonZeroUsize,
     /// Those made last: by this process, or by the parent before it forked.
     connections: Mutex<Option<Connections>>,
 }
@@ -56,7 +58,7 @@ impl PyShardedTables {
             .iter()
             .map(|shard| Arc::clone(&shard.client))
             .collect();
-        let tables = ShardedTables::new(clients, self.seed);
+        let tables = ShardedTables::new(clients, self.seed, self.items_per_request);
         let made = Connections {
             forks: forks(),
             shards,
@@ -71,10 +73,15 @@ impl PyShardedTables {
 #[pymethods]
 impl PyShardedTables {
     #[new]
-    fn new(stores: Vec<Py<Store>>, seed: Option<u64>) -> Self {
+    fn new(
+        stores: Vec<Py<Store>>,
+        seed: Option<u64>,
+        items_per_request: NonZeroUsize,
+    ) -> Self {
         Self {
             stores,
             seed,
+            items_per_request,
             connections: Mutex::default(),
         }
     }

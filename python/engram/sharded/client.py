@@ -52,6 +52,7 @@ class ShardedClient(TableStore):
         server_name: str | None = None,
         reconnect_timeout: float = 5.0,
         seed: int | None = None,
+        items_per_request: int = 256,
     ) -> None:
         """Creates a client; it connects on first use.
 
@@ -64,6 +65,9 @@ class ShardedClient(TableStore):
             server_name: As in `Client`.
             reconnect_timeout: Seconds to wait for an unreachable server before it is left out.
             seed: Seed of the choice of shards. Default: random.
+            items_per_request: A sample of `n` items from a Uniform or Prioritized table draws from at most
+                `n / items_per_request` shards, or from one. With a lower number, a batch has items of more shards, and
+                costs more: a request takes as much CPU time as some hundreds of small items.
 
         Raises:
             InvalidArgumentError: `addresses` is empty, has more than 1,023 or contains one twice, or another argument
@@ -71,6 +75,7 @@ class ShardedClient(TableStore):
         """
         checked = _checked_addresses(addresses)
         self._seed = None if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
+        self._items_per_request = _checks.integer("`items_per_request`", items_per_request, high=_checks.MAX_I32)
         self._options: dict[str, Any] = {
             "token": token,
             "ca": ca,
@@ -86,7 +91,7 @@ class ShardedClient(TableStore):
 
     def _connect(self) -> None:
         stores = [client._native for client in self._clients]  # noqa: SLF001, same package
-        self._sharded = ShardedNative(stores, self.addresses, self._seed)
+        self._sharded = ShardedNative(stores, self.addresses, self._seed, self._items_per_request)
         self._native = cast("_engram.Store", self._sharded)  # has the methods that a `TableStore` calls
         weakref.finalize(self, self._sharded.wait_for_pending_replies)
 

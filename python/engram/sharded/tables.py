@@ -27,11 +27,13 @@ T = TypeVar("T")
 class ShardedNative:
     """Has the methods of a native `Store` that a `TableStore` calls."""
 
-    def __init__(self, stores: list[_engram.Store], addresses: list[str], seed: int | None) -> None:
+    def __init__(
+        self, stores: list[_engram.Store], addresses: list[str], seed: int | None, items_per_request: int
+    ) -> None:
         self._stores = stores
         self._addresses = addresses
         self._seed = seed
-        self._tables = _engram.ShardedTables(stores, seed)
+        self._tables = _engram.ShardedTables(stores, seed, items_per_request)
         self._lock = threading.Lock()
         self._unchecked = set(range(len(stores)))
         self._configs: dict[int, dict[str, dict[str, Any]]] = {}

@@ -8,6 +8,7 @@ mod stream;
 mod totals;
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -38,16 +39,23 @@ pub struct ShardedTables {
     totals: Mutex<HashMap<String, TableTotals>>,
     /// Determines the random choices of shards, with `next_number`.
     seed: u64,
+    /// Minimum number of items per request, if a sample has that many.
+    items_per_request: usize,
     next_number: AtomicU64,
 }
 
 impl ShardedTables {
     /// Connects the clients: if the server of one cannot be reached for its `reconnect_timeout`, the items of its
-    /// writers go to another one. Without a seed, the choices of shards are random.
+    /// writers go to another one. Without a seed, the choices of shards are random. A sample draws from at most one shard
+    /// per `items_per_request` items, or from one.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the system provides no random numbers.
-    pub fn new(clients: Vec<Arc<Client>>, seed: Option<u64>) -> Result<Self> {
+    pub fn new(
+        clients: Vec<Arc<Client>>,
+        seed: Option<u64>,
+        items_per_request: NonZeroUsize,
+    ) -> Result<Self> {
         let connectors = clients.iter().map(|client| client.connector());
         let peers: Vec<_> = connectors.clone().map(Arc::downgrade).collect();
         for connector in connectors {
@@ -57,6 +65,7 @@ impl ShardedTables {
             clients,
             totals: Mutex::default(),
             seed: seed.map_or_else(random_u64, Ok)?,
+            items_per_request: items_per_request.get(),
             next_number: AtomicU64::new(0),
         })
     }

@@ -2,13 +2,6 @@
 
 use super::totals::TableTotals;
 
-/// A request costs about as much as this many small items. Therefore a call for `n` items draws from at most
-/// `n / ITEMS_PER_SHARD` shards, or [`MIN_SHARDS`] if that is more, and equally many items from each.
-const ITEMS_PER_SHARD: usize = 128;
-
-/// A call may draw from this many shards, however few items it requests.
-const MIN_SHARDS: usize = 2;
-
 /// The items to draw from one shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardDraws {
@@ -21,9 +14,13 @@ pub(super) struct ShardDraws {
 /// Divides `n` draws. Each draw of a weighted sampler chooses a shard with a probability proportional to its weight; the
 /// others take turns. Returns fewer than `n` draws if samples remove items and the shards have too few, and none if
 /// they are empty.
+///
+/// A request costs about as much as hundreds of small items. Therefore the weighted draws choose at most one shard per
+/// `items_per_request` items, or one, and draw equally many items from each.
 pub(super) fn divide(
     totals: &TableTotals,
     n: usize,
+    items_per_request: usize,
     mut random: impl FnMut() -> u64,
 ) -> Vec<ShardDraws> {
     let weights = totals.weights();
@@ -46,7 +43,7 @@ pub(super) fn divide(
     let limits: Vec<usize> = limits.collect();
     let total: f64 = weights.iter().sum();
     let draws = if totals.is_weighted() {
-        draw_by_weight(&weights, total, n, &mut random)
+        draw_by_weight(&weights, total, n, items_per_request, &mut random)
     } else {
         take_turns(&limits, n, random())
     };
@@ -68,6 +65,7 @@ fn draw_by_weight(
     weights: &[f64],
     total: f64,
     n: usize,
+    items_per_request: usize,
     random: &mut impl FnMut() -> u64,
 ) -> Vec<usize> {
     let mut draws = vec![0; weights.len()];
@@ -85,7 +83,7 @@ fn draw_by_weight(
         .iter()
         .rposition(|weight| *weight > 0.0)
         .unwrap_or(0);
-    let most = MIN_SHARDS.max(n / ITEMS_PER_SHARD);
+    let most = (n / items_per_request).max(1);
     let picks = if weights.len() > most { n.min(most) } else { n };
     for pick in 0..picks {
         let mass = unit(random()) * ends[last];
@@ -156,7 +154,7 @@ mod tests {
             (weights[0], weights[shards - 1]) = (1.0, 3.0);
             let mut sums = vec![0; shards];
             for _ in 0..2000 {
-                let draws = draw_by_weight(&weights, 4.0, 13, &mut random);
+                let draws = draw_by_weight(&weights, 4.0, 13, 6, &mut random);
                 assert_eq!(draws.iter().sum::<usize>(), 13);
                 sums.iter_mut()
                     .zip(draws)

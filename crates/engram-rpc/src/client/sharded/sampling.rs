@@ -207,7 +207,7 @@ impl ShardedSample {
                     totals.set_unreachable(shard);
                 }
             }
-            divide(totals, n, || tables.random())
+            divide(totals, n, tables.items_per_request, || tables.random())
         })
     }
 
