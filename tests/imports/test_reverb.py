@@ -255,8 +255,9 @@ def test_a_signature_that_cannot_be_imported_is_noted(copy, tmp_path):
         size = store.info()["queue"].size
     assert imported.notes[0] == (
         f"table `{min(imported.tables)}`: its signature could not be imported, so dm-reverb's clients do not receive "
-        "this part; to give them another signature, declare the table, with all its options, in a file for "
-        "`engram serve`: `--tables` (`reverb_signature`, without bounds) or `--reverb-config`"
+        "this part. To send them another signature, write a file that declares the table with all its options, and "
+        "start `engram serve` with it: with `--tables`, the signature is the key `reverb_signature` and has no bounds; "
+        "with `--reverb-config`, it can have bounds"
     )
     assert len(imported.notes) == len(imported.tables)
     file = tmp_path / "tables.toml"

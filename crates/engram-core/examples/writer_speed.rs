@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engram_core::writer::{
-    BatchColumn, BatchedRecorder, CellPositions, ColumnSelection, ItemRecorder, Pattern,
+    BatchedRecorder, CellPositions, ColumnInput, ColumnSelection, ItemRecorder, Pattern,
     PatternColumn, PatternSet, Recorder, Selection, WriterOptions,
 };
 use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, Shape};
@@ -135,7 +135,7 @@ fn measure_batched(
         .iter()
         .map(|cell| vec![7_u8; cell.bytes() * envs]);
     let bytes: Vec<_> = bytes.collect();
-    let columns: Vec<_> = bytes.iter().map(|b| BatchColumn::cells(b)).collect();
+    let columns: Vec<_> = bytes.iter().map(|b| ColumnInput::cells(b)).collect();
     let (mut best, mut items) = (f64::MAX, Vec::new());
     for _ in 0..3 {
         // Items with other columns than the steps have a layout of their own.

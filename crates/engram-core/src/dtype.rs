@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Element type of a column. Bytes are little-endian, as NumPy lays them out. Files have these numbers.
+/// Element type of a column. Bytes are little-endian, as NumPy lays them out. The variants' numbers are
+/// part of the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "named after NumPy's dtypes")]
@@ -24,10 +25,10 @@ pub enum DType {
     Bfloat16 = 14,
     Float8E4m3fn = 15,
     Float8E5m2 = 16,
-    /// Byte strings of any length. A cell is stored as its elements, each a `u32` length and the
+    /// Byte strings of any length, named `string`. A cell is stored as its elements, each a `u32` length and the
     /// bytes.
-    String = 17,
-    /// Text of any length: strings that writers in Python gave as `str`. Stored like [`Self::String`], in UTF-8.
+    Bytes = 17,
+    /// Text of any length: strings that writers in Python gave as `str`. Stored like [`Self::Bytes`], in UTF-8.
     Text = 18,
 }
 
@@ -51,7 +52,7 @@ impl DType {
         Self::Bfloat16,
         Self::Float8E4m3fn,
         Self::Float8E5m2,
-        Self::String,
+        Self::Bytes,
         Self::Text,
     ];
 
@@ -70,7 +71,7 @@ impl DType {
     /// True for strings, whose elements vary in length: bytes and text.
     #[must_use]
     pub const fn is_string(self) -> bool {
-        matches!(self, Self::String | Self::Text)
+        matches!(self, Self::Bytes | Self::Text)
     }
 
     /// True if cells of this dtype are accepted where `expected` is required: the dtypes are equal, or both are
@@ -89,7 +90,7 @@ impl DType {
             Self::Int32 | Self::Uint32 | Self::Float32 => 4,
             Self::Int64 | Self::Uint64 | Self::Float64 | Self::Complex64 => 8,
             Self::Complex128 => 16,
-            Self::String | Self::Text => 0,
+            Self::Bytes | Self::Text => 0,
         }
     }
 
@@ -114,7 +115,7 @@ impl DType {
             Self::Bfloat16 => "bfloat16",
             Self::Float8E4m3fn => "float8_e4m3fn",
             Self::Float8E5m2 => "float8_e5m2",
-            Self::String => "string",
+            Self::Bytes => "string",
             Self::Text => "str",
         }
     }

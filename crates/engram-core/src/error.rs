@@ -42,15 +42,16 @@ pub enum Error {
     /// An item refers to steps that its writer no longer retains, or that the end of an episode has cleared.
     #[error("{}", ErrorText(.0))]
     ExpiredStep(String),
-    /// Too many items of a writer wait for their tables or are in flight, the disk cannot keep up, or a table accepts no
-    /// more items; and the timeout of the writer has passed, or waiting could not help.
+    /// A writer could not write within its timeout, or waiting could not help: too many of its items wait for their tables
+    /// or are in flight, the disk cannot keep up, or a table accepts no more items.
     #[error("{}", ErrorText(.0))]
     Backpressure(String),
     /// The server cannot be reached, or could not be reached again within the reconnect timeout. Or the system provides
     /// no threads or random numbers.
     #[error("{}", ErrorText(.0))]
     Unavailable(String),
-    /// The server rejected the client, because of its token, certificate or protocol version.
+    /// The server rejected the client, or is none that this client can use: token, certificates, TLS on one side only, other
+    /// versions of Engram, or a gRPC server of another kind.
     #[error("{}", ErrorText(.0))]
     Handshake(String),
     /// Stored or received bytes are corrupt, so reading them again does not help.
@@ -59,8 +60,8 @@ pub enum Error {
     /// The store's files cannot be read or written, lack acknowledged data, or are in use by another process.
     #[error("{}", ErrorText(.0))]
     Storage(String),
-    /// An allocation failed or would exceed a limit. Items drawn by the failed call are returned if they were leased,
-    /// and count as sampled otherwise.
+    /// An allocation failed or would exceed a limit. If the failed call had drawn items on lease, the draws are undone;
+    /// other drawn items count as sampled.
     #[error("{}", ErrorText(.0))]
     OutOfMemory(String),
 }

@@ -19,7 +19,7 @@ use crate::structure::nest_text;
 use crate::text::{count, describe_column};
 use crate::trajectory::Trajectory;
 use alike::are_alike;
-pub use alike::stackable_prefix;
+pub use alike::batchable_prefix;
 pub use columns::{AsTrajectory, Column, ColumnData, Columns, LengthPolicy, TimeAxis};
 pub use estimate::{Estimate, estimate};
 pub(crate) use parts::copy_in_parts;
@@ -71,7 +71,7 @@ fn gather_compared<T: AsTrajectory>(
     // In most batches, the items differ only in chunk and row. Then examining the first one is enough.
     let examined = if alike { &items[..1] } else { items };
     check_layouts(examined)?;
-    let plans = (0..first.columns())
+    let plans = (0..first.column_count())
         .map(|column| ColumnPlan::new(examined, column, length_policy))
         .collect::<Result<Vec<_>>>()?;
     let min_bytes = plans.iter().try_fold(0_usize, |sum, plan| {
@@ -195,7 +195,7 @@ impl ColumnPlan {
                 )));
             }
             if column.cell.dtype != cell.dtype {
-                cell.dtype = DType::String; // text and bytes in one batch column are bytes
+                cell.dtype = DType::Bytes; // text and bytes in one batch column are bytes
             }
             even &= column.len == expected.len;
         }

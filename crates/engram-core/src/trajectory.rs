@@ -47,7 +47,7 @@ pub struct WindowShape {
     pub layout: Arc<Layout>,
     /// The columns; each refers to a range of `slices`.
     pub columns: Box<[SpanColumn]>,
-    /// The slices, column after column. Offsets count from the item's row; `chunk` is 0.
+    /// The slices, column after column. Offsets count from the item's row; the index `chunk` is 0.
     pub slices: Box<[Slice]>,
 }
 
@@ -78,7 +78,7 @@ pub struct SpanColumn {
 /// Consecutive cells of one column of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Index of the chunk among the item's.
+    /// Index of the chunk in the item's list of chunks.
     pub chunk: u32,
     /// Column of the chunk.
     pub column: u32,
@@ -146,7 +146,7 @@ impl Trajectory {
 
     /// Number of columns.
     #[must_use]
-    pub fn columns(&self) -> usize {
+    pub fn column_count(&self) -> usize {
         match self {
             Self::Rows { chunk, .. } => chunk.schema().cells.len(),
             Self::Window { shape, .. } => shape.columns.len(),
@@ -243,7 +243,7 @@ impl Trajectory {
     /// Those of [`Signature::check`].
     pub fn check(&self, table: &str, signature: &Signature) -> Result<()> {
         let names = &self.layout().names;
-        let actual = (0..self.columns()).map(|i| {
+        let actual = (0..self.column_count()).map(|i| {
             let column = self.column(i);
             let len = (!column.squeeze).then_some(column.len);
             ActualColumn {

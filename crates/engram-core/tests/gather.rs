@@ -33,7 +33,7 @@ fn schema_with_names(names: &[&str], obs: usize) -> Arc<Schema> {
         }),
         cells: Box::new([
             cell(DType::Int32, smallvec![]),
-            cell(DType::String, smallvec![]),
+            cell(DType::Bytes, smallvec![]),
             cell(DType::Uint8, smallvec![obs]),
         ]),
     })
@@ -301,7 +301,7 @@ fn compressed_columns_are_unpacked() {
 #[test]
 fn strings_count_towards_the_limit_of_a_batch() {
     let cell = CellSpec {
-        dtype: DType::String,
+        dtype: DType::Bytes,
         shape: smallvec![],
     };
     let schema = Schema {

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use engram_core::writer::{
-    AtEnd, AutoresetMode, BatchColumn, ItemColumn, ItemKind, ItemRecorder, ItemRule, ItemSource,
+    AtEnd, AutoresetMode, ColumnInput, ItemColumn, ItemKind, ItemRecorder, ItemRule, ItemSource,
     Part, VectorRecorder, VectorStep, WriterOptions,
 };
 use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, SharedBytes, Trajectory};
@@ -85,7 +85,7 @@ fn cells(trajectory: &Trajectory) -> Vec<Vec<u8>> {
         read.unwrap();
         bytes
     };
-    (0..trajectory.columns()).map(column).collect()
+    (0..trajectory.column_count()).map(column).collect()
 }
 
 /// An episode of one environment. Its observations are `id`, `id + 1`, ...; its actions are `10 * id`, `10 * id + 1`,
@@ -245,7 +245,7 @@ fn record_episodes(
         let (obs, actions, last) = (encode(&obs), encode(&actions), encode(&last));
         let last: &[SharedBytes<'_>] = &[last.as_slice().into()];
         let step = VectorStep {
-            columns: &[BatchColumn::cells(&obs), BatchColumn::cells(&actions)],
+            columns: &[ColumnInput::cells(&obs), ColumnInput::cells(&actions)],
             rewards: &rewards,
             terminated: &terminated,
             truncated: &truncated,
@@ -331,7 +331,7 @@ fn a_step_that_is_rejected_changes_nothing() {
     );
     let bytes = [0; 4 * ENVS];
     let step = VectorStep {
-        columns: &[BatchColumn::cells(&bytes), BatchColumn::cells(&bytes)],
+        columns: &[ColumnInput::cells(&bytes), ColumnInput::cells(&bytes)],
         rewards: &[0.0; ENVS],
         terminated: &[false, true, false],
         truncated: &[false; ENVS],

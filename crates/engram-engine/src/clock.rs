@@ -13,15 +13,15 @@ pub trait Clock: Debug + Send + Sync {
     fn now(&self) -> u64;
 }
 
-/// The machine's monotonic clock.
+/// The machine's monotonic clock, with a chosen first reading.
 #[derive(Debug)]
-pub struct SystemClock {
+pub struct MonotonicClock {
     start: Instant,
     /// Reading at `start`, in nanoseconds.
     first_reading: u64,
 }
 
-impl SystemClock {
+impl MonotonicClock {
     /// A clock whose first reading is `first_reading`, in nanoseconds.
     #[must_use]
     pub fn starting_at(first_reading: u64) -> Self {
@@ -32,13 +32,13 @@ impl SystemClock {
     }
 }
 
-impl Default for SystemClock {
+impl Default for MonotonicClock {
     fn default() -> Self {
         Self::starting_at(FIRST_READING)
     }
 }
 
-impl Clock for SystemClock {
+impl Clock for MonotonicClock {
     fn now(&self) -> u64 {
         let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.first_reading.saturating_add(elapsed)

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, MonotonicClock};
 use crate::disk::Storage;
 use crate::table::Table;
 use crate::table_context::{TableContext, unsent_items_note};
@@ -61,7 +61,7 @@ impl Engine {
         Self::with_clock_and_sink(
             tables,
             entropy,
-            Arc::new(SystemClock::default()),
+            Arc::new(MonotonicClock::default()),
             Arc::new(Volatile),
         )
     }

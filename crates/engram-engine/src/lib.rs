@@ -30,7 +30,7 @@ mod timer;
 mod unreadable;
 mod wait;
 
-pub use clock::{Clock, SystemClock};
+pub use clock::{Clock, MonotonicClock};
 pub use close_on_fork::{CloseOnFork, close_after_fork};
 pub use delivery_tracker::DeliveryTracker;
 pub use disk::{

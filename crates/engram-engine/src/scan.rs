@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use engram_core::gather::stackable_prefix;
+use engram_core::gather::batchable_prefix;
 use engram_core::pool::Pool;
 use engram_core::table::{MAX_KEYS_PER_LOOKUP, ScanItems, ScanOrder, SnapshotParts};
 use engram_core::{Draw, Error, Result};
@@ -116,7 +116,7 @@ impl Scan {
             self.items.take(missing, &mut self.next);
         }
         let first = &self.next[..n.min(self.next.len())];
-        let rest = self.next.split_off(stackable_prefix(first));
+        let rest = self.next.split_off(batchable_prefix(first));
         Ok(std::mem::replace(&mut self.next, rest))
     }
 

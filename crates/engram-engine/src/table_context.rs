@@ -17,8 +17,8 @@ pub(crate) struct TableContext {
     pub(crate) unsent_items: AtomicU64,
 }
 
-/// Returns a note about this many items of all tables in unfinished chunks, because of which a table may have fewer
-/// items than were appended; `None` if there are none.
+/// Returns a text which states that writers hold this many items, of all tables, in unfinished chunks: they can be why
+/// a table has fewer items than were appended. `None` for 0 items.
 #[must_use]
 pub fn unsent_items_note(items: u64) -> Option<String> {
     (items > 0).then(|| {

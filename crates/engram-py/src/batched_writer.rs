@@ -5,7 +5,7 @@ mod append_steps;
 use std::sync::Arc;
 
 use engram_core::text::count;
-use engram_core::writer::{BatchColumn, BatchedRecorder, ItemRecorder, Pattern};
+use engram_core::writer::{BatchedRecorder, ColumnInput, ItemRecorder, Pattern};
 use engram_core::{CellSpec, Schema, Shape, TableOptions};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyUserWarning;
@@ -232,12 +232,12 @@ impl BatchedState {
         });
         // Before any address or length is read, because preventing a resize may run Python code.
         let _resize_guards = arrays.collect::<PyResult<Vec<_>>>()?;
-        let columns: Vec<BatchColumn<'_>> = leaves
+        let columns: Vec<ColumnInput<'_>> = leaves
             .iter()
             .zip(&strings)
             .map(|(leaf, strings)| match leaf {
-                Leaf::Array { array, .. } => BatchColumn::Cells(bytes_of(array)),
-                _ => BatchColumn::Strings(strings),
+                Leaf::Array { array, .. } => ColumnInput::Cells(bytes_of(array)),
+                _ => ColumnInput::Strings(strings),
             })
             .collect();
         let tables = &self.tables;

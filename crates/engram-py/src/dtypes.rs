@@ -25,7 +25,7 @@ pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
         (b'c', 8) => DType::Complex64,
         (b'c', 16) => DType::Complex128,
         // Whether objects are bytes or text, their elements decide.
-        (b'S' | b'O', _) => DType::String,
+        (b'S' | b'O', _) => DType::Bytes,
         (b'U' | b'T', _) => DType::Text,
         // `ml_dtypes` registers additional dtypes with NumPy. Their name is that of the scalar class. It is read from
         // the class, because `dtype.name` runs Python code, which Ctrl-C may interrupt.
@@ -47,7 +47,7 @@ pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArr
 
 fn create(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     match dtype {
-        DType::String | DType::Text => PyArrayDescr::new(py, "O"),
+        DType::Bytes | DType::Text => PyArrayDescr::new(py, "O"),
         DType::Bfloat16 | DType::Float8E4m3fn | DType::Float8E5m2 => {
             let missing = |error| {
                 errors::replace_ordinary_error(py, error, || {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use engram_core::schema::ActualColumn;
 use engram_core::text::count;
-use engram_core::writer::{BatchColumn, KeySource};
+use engram_core::writer::{ColumnInput, KeySource};
 use engram_core::{
     ChunkBuilder, Compression, Compressor, Error, NewItem, Origin, Result, Schema, TableOptions,
     Trajectory,
@@ -49,7 +49,7 @@ pub(crate) struct InsertBatchCall<'a> {
 /// Builds chunks and items from arrays.
 struct ItemBuilder<'a> {
     schema: Arc<Schema>,
-    columns: Vec<BatchColumn<'a>>,
+    columns: Vec<ColumnInput<'a>>,
     /// Number of steps of an item; `None` for one step without a time axis.
     steps: Option<usize>,
     /// Target size of a chunk in bytes.
@@ -291,8 +291,8 @@ impl ItemBuilder<'_> {
         let rows = self.rows();
         let columns = self.columns.iter().zip(&self.schema.cells);
         let bytes = columns.map(|(column, cell)| match column {
-            BatchColumn::Cells(_) => cell.bytes() * rows,
-            BatchColumn::Strings(cells) => {
+            ColumnInput::Cells(_) => cell.bytes() * rows,
+            ColumnInput::Strings(cells) => {
                 let cells = cells.get(item * rows..(item + 1) * rows);
                 cells.into_iter().flatten().map(|cell| cell.len() + 4).sum()
             }
@@ -303,7 +303,7 @@ impl ItemBuilder<'_> {
     /// Returns the items of the next chunk, which begin with the first of `items`: as many as fit into the chunk's
     /// target size, but at least one.
     fn next_items(&self, items: Range<usize>) -> Range<usize> {
-        let has_strings = (self.columns.iter()).any(|c| matches!(c, BatchColumn::Strings(_)));
+        let has_strings = (self.columns.iter()).any(|c| matches!(c, ColumnInput::Strings(_)));
         let max = items.len().min(MAX_ITEMS_PER_CHUNK);
         let len = if has_strings {
             let mut bytes = 0;
@@ -325,8 +325,8 @@ impl ItemBuilder<'_> {
         let mut chunk = ChunkBuilder::new(Arc::clone(&self.schema), rows.len())?;
         for (column, data) in self.columns.iter().enumerate() {
             match data {
-                BatchColumn::Cells(bytes) => chunk.push_cells(column, *bytes, rows.clone()),
-                BatchColumn::Strings(cells) => {
+                ColumnInput::Cells(bytes) => chunk.push_cells(column, *bytes, rows.clone()),
+                ColumnInput::Strings(cells) => {
                     let mut cells = cells[rows.clone()].iter();
                     cells.try_for_each(|cell| chunk.push_string(column, cell))?;
                 }

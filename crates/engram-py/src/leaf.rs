@@ -277,8 +277,8 @@ fn base_of<'py>(array: &Bound<'py, PyUntypedArray>) -> Option<Bound<'py, PyUntyp
 /// `column`. Does not check whether an integer is in the column's range.
 fn fits(number: DType, column: DType) -> bool {
     use DType::{
-        Bfloat16, Bool, Complex64, Complex128, Float8E4m3fn, Float8E5m2, Float16, Float32, Float64,
-        String, Text,
+        Bfloat16, Bool, Bytes, Complex64, Complex128, Float8E4m3fn, Float8E5m2, Float16, Float32,
+        Float64, Text,
     };
     match number {
         Bool => column == Bool,
@@ -294,7 +294,7 @@ fn fits(number: DType, column: DType) -> bool {
                 | Complex64
                 | Complex128
         ),
-        _ => !matches!(column, Bool | String | Text),
+        _ => !matches!(column, Bool | Bytes | Text),
     }
 }
 
@@ -439,7 +439,7 @@ fn encode_strings<'py>(
 fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) -> PyResult<DType> {
     let py = element.py();
     let (dtype, bytes) = if let Ok(bytes) = element.cast::<PyBytes>() {
-        (DType::String, bytes.as_bytes())
+        (DType::Bytes, bytes.as_bytes())
     } else if let Ok(text) = element.cast::<PyString>() {
         (DType::Text, text.to_str()?.as_bytes())
     } else {

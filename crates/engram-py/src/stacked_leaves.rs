@@ -1,6 +1,6 @@
 //! Leaves whose first axes count items, environments or steps.
 
-use engram_core::writer::BatchColumn;
+use engram_core::writer::ColumnInput;
 use engram_core::{CellSpec, Shape, SharedBytes};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
@@ -120,7 +120,7 @@ impl<'py> StackedLeaves<'py> {
     ///
     /// # Errors
     /// Those of [`StackedLeaf::column`].
-    pub(crate) fn columns(&self) -> PyResult<Vec<BatchColumn<'_>>> {
+    pub(crate) fn columns(&self) -> PyResult<Vec<ColumnInput<'_>>> {
         let leaves = self.leaves.iter().flatten();
         leaves.map(StackedLeaf::column).collect()
     }
@@ -144,14 +144,14 @@ impl<'py> StackedLeaf<'py> {
     ///
     /// # Errors
     /// `SignatureError` if another thread has resized the array in between.
-    pub(crate) fn column(&self) -> PyResult<BatchColumn<'_>> {
+    pub(crate) fn column(&self) -> PyResult<ColumnInput<'_>> {
         let Some(array) = self.array() else {
-            return Ok(BatchColumn::Strings(&self.strings));
+            return Ok(ColumnInput::Strings(&self.strings));
         };
         let bytes: SharedBytes<'_> = bytes_of(array);
         let expected = self.cells * self.cell.bytes();
         if bytes.len() == expected {
-            return Ok(BatchColumn::Cells(bytes));
+            return Ok(ColumnInput::Cells(bytes));
         }
         let text = format!(
             "{} had {expected} bytes and has {} now: another thread resized it",

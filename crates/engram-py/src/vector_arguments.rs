@@ -159,7 +159,7 @@ pub(crate) fn read_rewards(value: &Bound<'_, PyAny>, envs: usize) -> PyResult<Ve
     let spec = leaf.spec();
     let is_number = !matches!(
         spec.dtype,
-        DType::Complex64 | DType::Complex128 | DType::String | DType::Text
+        DType::Complex64 | DType::Complex128 | DType::Bytes | DType::Text
     );
     match &leaf {
         Leaf::Array { array, .. } if *spec.shape == [envs] && is_number => {

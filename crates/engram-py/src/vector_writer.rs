@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_core::writer::{AutoresetMode, BatchColumn, ItemRecorder, VectorRecorder, VectorStep};
+use engram_core::writer::{AutoresetMode, ColumnInput, ItemRecorder, VectorRecorder, VectorStep};
 use engram_core::{Layout, Schema, SharedBytes};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
@@ -182,7 +182,7 @@ impl VectorState {
             .collect::<PyResult<Vec<_>>>()?;
         let columns: Vec<_> = arrays
             .iter()
-            .map(|array| BatchColumn::Cells(bytes_of(array)))
+            .map(|array| ColumnInput::Cells(bytes_of(array)))
             .collect();
         let last: Vec<SharedBytes<'_>> = last.iter().map(|b| b.as_slice().into()).collect();
         debug_assert!(last.is_empty() || last.len() == observation_arrays);

@@ -78,9 +78,10 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     let notes = tables.iter().filter_map(|(name, table)| {
         let missing = table.missing_signature_part?;
         Some(format!(
-            "table `{name}`: {missing} could not be imported, so dm-reverb's clients do not receive this part; to give \
-             them another signature, declare the table, with all its options, in a file for `engram serve`: \
-             `--tables` (`reverb_signature`, without bounds) or `--reverb-config`"
+            "table `{name}`: {missing} could not be imported, so dm-reverb's clients do not receive this part. To send \
+             them another signature, write a file that declares the table with all its options, and start `engram serve` \
+             with it: with `--tables`, the signature is the key `reverb_signature` and has no bounds; with \
+             `--reverb-config`, it can have bounds"
         ))
     });
     let notes = notes.collect();
@@ -258,7 +259,8 @@ impl ImportedTable {
             restore.add_item(item)?;
         }
         let mut state = restore.finish()?;
-        // No item is leased. This removes items sampled as often as allowed, and items beyond the table's size.
+        // There are no leases to end. But `end_leases` also removes items sampled as often as allowed, and items beyond
+        // the table's size.
         state.end_leases(&mut DeferredDrops::default());
         Ok(state)
     }

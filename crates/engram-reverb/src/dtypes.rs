@@ -22,7 +22,7 @@ const DTYPES: [(DType, DataType); 17] = [
     (DType::Complex64, DataType::DtComplex64),
     (DType::Complex128, DataType::DtComplex128),
     (DType::Bfloat16, DataType::DtBfloat16),
-    (DType::String, DataType::DtString),
+    (DType::Bytes, DataType::DtString),
     (DType::Text, DataType::DtString),
 ];
 
@@ -65,7 +65,7 @@ mod tests {
             assert_eq!(number.is_none(), missing, "{dtype}");
             if let Some(number) = number {
                 let expected = if dtype == DType::Text {
-                    DType::String
+                    DType::Bytes
                 } else {
                     dtype
                 };

@@ -256,7 +256,7 @@ impl ChunkKeyCounter {
 
 /// Lower bound of the bytes of a sample: counts one byte per string.
 fn min_bytes(draw: &Draw) -> usize {
-    let columns = (0..draw.trajectory.columns()).map(|index| draw.trajectory.column(index));
+    let columns = (0..draw.trajectory.column_count()).map(|index| draw.trajectory.column(index));
     columns.fold(0_usize, |sum, column| {
         let cell = column.cell.bytes().max(column.cell.elements());
         sum.saturating_add(column.len.saturating_mul(cell))

@@ -28,7 +28,7 @@ pub(crate) fn tensor_decode_work(tensor: &ChunkTensor) -> usize {
     let mut sizes = dims.map(|dim| usize::try_from(dim.size).unwrap_or(0));
     let rows = sizes.next().unwrap_or(0);
     let row_bytes = match from_tensorflow(tensor.dtype) {
-        None | Some(DType::String | DType::Text) => 0,
+        None | Some(DType::Bytes | DType::Text) => 0,
         Some(dtype) => sizes.fold(dtype.size(), usize::saturating_mul),
     };
     let raw = rows
@@ -104,7 +104,7 @@ impl TensorHeader<'_> {
     /// Number of raw bytes that dtype and shape imply; for strings, the number of elements.
     fn size(&self) -> u64 {
         let per_row = match self.cell.dtype {
-            DType::String | DType::Text => self.cell.elements(),
+            DType::Bytes | DType::Text => self.cell.elements(),
             _ => self.cell.bytes(),
         };
         u64::from(self.rows).saturating_mul(per_row as u64)

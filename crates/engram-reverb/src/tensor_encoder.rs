@@ -19,7 +19,7 @@ pub fn encode_tensor(cell: &CellSpec, rows: usize, raw: &[u8]) -> Result<ChunkTe
         ))
     })?;
     let content = match cell.dtype {
-        DType::String | DType::Text => encode_strings(raw),
+        DType::Bytes | DType::Text => encode_strings(raw),
         _ => snap::raw::Encoder::new()
             .compress_vec(raw)
             .map_err(|_| {

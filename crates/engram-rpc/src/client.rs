@@ -197,7 +197,8 @@ impl Client {
         &self.pool
     }
 
-    /// The server's id among the shards of its tables: none before the first connection. It can change.
+    /// The server's id among the shards of its tables. It is 0, which means none, before the first connection, and can
+    /// change.
     #[must_use]
     pub fn shard(&self) -> ShardId {
         self.connector.shard().clone()
@@ -355,9 +356,9 @@ impl Client {
         })
     }
 
-    /// Returns why a table blocks now, as `reason` takes it from the table's statistics, or why the server cannot be
-    /// reached. `None` if the table does not block or does not exist, or if the server does not reply within
-    /// [`BLOCKED_REASON_TIMEOUT`], for which this call blocks.
+    /// Returns why a table blocks calls now, or why the server cannot be reached. `reason` returns the reason that the
+    /// table's info states. `None` if the table blocks no calls or does not exist, or if the server does not reply in time:
+    /// this method waits for at most [`BLOCKED_REASON_TIMEOUT`].
     #[must_use]
     pub fn blocked_reason(
         &self,

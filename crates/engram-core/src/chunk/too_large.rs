@@ -87,7 +87,7 @@ mod tests {
             ),
             (1, "; write smaller steps"),
         ] {
-            let mut builder = ChunkBuilder::new(schema(DType::String, &[]), capacity).unwrap();
+            let mut builder = ChunkBuilder::new(schema(DType::Bytes, &[]), capacity).unwrap();
             builder.string_bytes = MAX_CHUNK_BYTES;
             let error = builder.stage_string(0, &[0; 4]).unwrap_err().to_string();
             assert!(error.ends_with(advice), "{error}");

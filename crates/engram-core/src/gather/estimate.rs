@@ -27,7 +27,8 @@ pub fn estimate<T: AsTrajectory>(items: &[T], length_policy: LengthPolicy) -> Es
     let alike = are_alike(items);
     let first = items.first().map(AsTrajectory::trajectory);
     let columns = first.iter().flat_map(|first| {
-        (0..first.columns()).map(|index| batch_column_bytes(items, index, length_policy, alike))
+        (0..first.column_count())
+            .map(|index| batch_column_bytes(items, index, length_policy, alike))
     });
     Estimate {
         bytes: columns.fold(0, usize::saturating_add),
@@ -56,7 +57,7 @@ fn batch_column_bytes<T: AsTrajectory>(
     let cell = items[0].trajectory().column(index).cell;
     let columns = || {
         let items = items.iter().map(AsTrajectory::trajectory);
-        items.filter(|item| index < item.columns())
+        items.filter(|item| index < item.column_count())
     };
     if alike && !cell.dtype.is_string() {
         let len = items[0].trajectory().column(index).len;
@@ -73,7 +74,7 @@ fn batch_column_bytes<T: AsTrajectory>(
     });
     // Strings are padded with empty ones.
     let cell_bytes = match cell.dtype {
-        DType::String | DType::Text => cell.elements().saturating_mul(size_of::<u32>()),
+        DType::Bytes | DType::Text => cell.elements().saturating_mul(size_of::<u32>()),
         _ => cell.bytes(),
     };
     let padding = longest.saturating_mul(items.len()).saturating_sub(sum);
@@ -118,7 +119,7 @@ mod tests {
                 shape: smallvec![3],
             },
             CellSpec {
-                dtype: DType::String,
+                dtype: DType::Bytes,
                 shape: smallvec![],
             },
         ]);

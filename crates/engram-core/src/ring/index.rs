@@ -80,9 +80,9 @@ pub struct ItemIndex {
     priorities: Option<Priorities>,
     /// True if the items are episodes: only their first steps begin an item.
     of_episodes: bool,
-    /// Without `priorities`, in memory that an earlier buffer has used: for each environment, the position after the last
-    /// step whose priority it has left there. Otherwise empty.
-    left_ends: Vec<u64>,
+    /// If this buffer has no priorities, but its memory contains those of an earlier buffer: for each environment, the
+    /// position after the last step with such a priority. Otherwise empty.
+    leftover_priority_ends: Vec<u64>,
 }
 
 /// Consecutive steps of an environment. Its items begin with all of them or, with `of_episodes`, with those that begin an
@@ -127,7 +127,7 @@ impl ItemIndex {
             ends_are_current: true,
             priorities: priorities.transpose()?,
             of_episodes: matches!(items, RingItems::Episodes { .. }),
-            left_ends: Vec::new(),
+            leftover_priority_ends: Vec::new(),
         })
     }
 
@@ -184,8 +184,8 @@ impl ItemIndex {
             && (!self.of_episodes || ring.begins_episode(ring.row(env, ring.slot(env, position))))
     }
 
-    /// Returns the range of positions that has the starts of an environment's items. With `of_episodes`, only its steps
-    /// that begin an episode begin an item.
+    /// The positions of the steps that may begin an environment's items: with `of_episodes`, only those of them that begin
+    /// an episode do, otherwise all.
     pub(super) fn starts(&self, env: usize) -> Range<u64> {
         self.ranges[env].positions()
     }
@@ -219,7 +219,8 @@ impl ItemIndex {
                     priorities.set(row, NO_ITEM);
                 }
                 // Steps before the first start that were never in a range, because later steps were added in the same
-                // call. Their rows may still have 0, which the next buffer in this memory would read as a priority.
+                // call. Their rows may still be zeroed memory. That is 0.0, not `NO_ITEM` (-0.0): the next buffer in this
+                // memory would read it as an item's priority.
                 for position in old.end.max(ring.oldest(env))..new.start {
                     priorities.set(ring.row(env, ring.slot(env, position)), NO_ITEM);
                 }
@@ -361,7 +362,7 @@ impl ItemIndex {
             } else {
                 self.starts_at(ring, choose(n, len, random).into_iter())
             };
-            return Ok(self.uniformly_drawn(ring, starts));
+            return Ok(self.equally_likely_draw(ring, starts));
         };
         if !replacement {
             return Err(Error::InvalidArgument(
@@ -372,7 +373,7 @@ impl ItemIndex {
         let total = priorities.tree.total();
         if total <= 0.0 {
             let starts = self.draw_uniformly(ring, n, random);
-            return Ok(self.uniformly_drawn(ring, starts));
+            return Ok(self.equally_likely_draw(ring, starts));
         }
         let rows = draw(&mut priorities.tree, n, random);
         for row in &rows {
@@ -404,8 +405,8 @@ impl ItemIndex {
         self.starts_at(ring, (0..n).map(|_| uniform_below(random, len)))
     }
 
-    /// The result of a draw of these items, in which all items were equally likely.
-    pub(super) fn uniformly_drawn(&self, ring: &Ring, starts: Vec<ItemStart>) -> Drawn {
+    /// Makes a [`Drawn`] of these items, which the caller has chosen: as if all items had been equally likely.
+    pub(super) fn equally_likely_draw(&self, ring: &Ring, starts: Vec<ItemStart>) -> Drawn {
         let distribution = DrawDistribution::uniform(self.len);
         let priorities = self
             .priorities

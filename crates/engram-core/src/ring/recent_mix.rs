@@ -78,7 +78,7 @@ impl RecentMix {
         Drawn {
             probabilities,
             distribution,
-            ..index.uniformly_drawn(ring, starts)
+            ..index.equally_likely_draw(ring, starts)
         }
     }
 }

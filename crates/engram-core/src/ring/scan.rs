@@ -102,7 +102,7 @@ impl StepBuffer {
             }
         }
         scan.unread = scan.unread.saturating_sub(starts.len() as u64);
-        let drawn = self.index.uniformly_drawn(&self.ring, starts);
+        let drawn = self.index.equally_likely_draw(&self.ring, starts);
         Drawn {
             probabilities: vec![1.0],
             priorities: if scan.of_steps {

@@ -288,7 +288,7 @@ impl StepBuffer {
         {
             starts.extend(self.index.find(&self.ring, key));
         }
-        let drawn = self.index.uniformly_drawn(&self.ring, starts);
+        let drawn = self.index.equally_likely_draw(&self.ring, starts);
         self.with_goals(drawn)
     }
 

@@ -21,14 +21,14 @@ impl Trajectory {
     /// [`Error::InvalidArgument`] naming the first column that is wrong.
     pub fn check_slices(&self) -> Result<()> {
         let names = &self.layout().names;
-        if self.columns() != names.len() {
+        if self.column_count() != names.len() {
             return Err(Error::InvalidArgument(format!(
                 "item has {} and {}; each column needs one",
-                count(self.columns(), "column"),
+                count(self.column_count(), "column"),
                 count(names.len(), "name")
             )));
         }
-        if self.has_existing_rows() {
+        if self.is_valid_rows() {
             return Ok(());
         }
         (0..names.len()).try_for_each(|column| {
@@ -46,7 +46,8 @@ impl Trajectory {
     /// * There is at least one column, and as many columns as names.
     /// * The slices of a column are those from its `first_slice` to the next column's. The first column
     ///   begins at 0, `first_slice` never decreases, and no column is empty.
-    /// * The chunk of every slice is one of the item's (0 in a window), and its column one of the chunk's.
+    /// * Every slice has the index of an existing chunk of the item (in a window: 0), and of an existing column of that
+    ///   chunk.
     /// * Every slice has at least one cell and ends within the rows of its chunk's column; offsets of a
     ///   window count from the window's offset.
     /// * The cells of all slices of a column have one dtype and shape.
@@ -105,9 +106,9 @@ impl Trajectory {
         Ok(())
     }
 
-    /// True for rows that every column of their chunk has: they need no check of each column. Batched writers insert
-    /// such items at high rates.
-    fn has_existing_rows(&self) -> bool {
+    /// A fast check for [`Self::Rows`], which batched writers insert at high rates: true if every column of the chunk has
+    /// these rows, and their number is allowed. If it is false, as for the other variants, each column must be checked.
+    fn is_valid_rows(&self) -> bool {
         let Self::Rows {
             chunk,
             offset,
@@ -189,7 +190,7 @@ impl TrajectoryParts<'_> {
         if len == u64::from(column.len) {
             Ok(())
         } else {
-            Err(TrajectoryError::Length(column.len, len))
+            Err(TrajectoryError::LengthMismatch(column.len, len))
         }
     }
 }
@@ -217,8 +218,8 @@ enum TrajectoryError {
     Bounds { offset: u32, len: u32, rows: u32 },
     /// A slice or column has no cells.
     Empty,
-    /// The column's length, and the number of cells of its slices.
-    Length(u32, u64),
+    /// The column's length, and the number of cells of its slices, which differs.
+    LengthMismatch(u32, u64),
     /// Two different cell types.
     Mixed(CellSpec, CellSpec),
     /// Number of cells of a column without a time axis.
@@ -266,7 +267,7 @@ impl TrajectoryError {
             Self::Empty => {
                 format!("{item_column} is empty; each column needs at least one cell")
             }
-            Self::Length(len, cells) => format!(
+            Self::LengthMismatch(len, cells) => format!(
                 "{item_column} has length {len}, but its slices have {}",
                 count(cells, "cell")
             ),

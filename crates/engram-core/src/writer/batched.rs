@@ -313,7 +313,7 @@ mod tests {
     use crate::codec::Compression;
     use crate::dtype::DType;
     use crate::schema::Layout;
-    use crate::writer::{BatchColumn, PatternColumn};
+    use crate::writer::{ColumnInput, PatternColumn};
     use smallvec::smallvec;
 
     fn recorder(envs: usize) -> Result<BatchedRecorder> {
@@ -323,7 +323,7 @@ mod tests {
                 names: names.map(Into::into).into(),
                 structure: "".into(),
             }),
-            cells: [DType::Int16, DType::String]
+            cells: [DType::Int16, DType::Bytes]
                 .map(|dtype| CellSpec {
                     dtype,
                     shape: smallvec![],
@@ -356,8 +356,8 @@ mod tests {
         );
         let mut recorder = recorder(2).unwrap();
         let strings = vec![vec![0; 4]; 2];
-        let good = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(&strings)];
-        let mut text = |columns: &[BatchColumn<'_>], ends: Option<&[bool]>| {
+        let good = [ColumnInput::cells(&[0; 4]), ColumnInput::Strings(&strings)];
+        let mut text = |columns: &[ColumnInput<'_>], ends: Option<&[bool]>| {
             recorder
                 .append_batch(columns, ends, |_, _| Ok(()))
                 .unwrap_err()
@@ -368,15 +368,15 @@ mod tests {
             "the step must have 2 columns; got 1"
         );
         assert_eq!(
-            text(&[BatchColumn::cells(&[0; 5]), good[1]], None),
+            text(&[ColumnInput::cells(&[0; 5]), good[1]], None),
             "column `x` of the step must have 4 bytes for 2 environments; got 5"
         );
         assert_eq!(
-            text(&[good[0], BatchColumn::Strings(&strings[..1])], None),
+            text(&[good[0], ColumnInput::Strings(&strings[..1])], None),
             "column `s` of the step must have 2 cells for 2 environments; got 1"
         );
         assert_eq!(
-            text(&[good[0], BatchColumn::cells(&[])], None),
+            text(&[good[0], ColumnInput::cells(&[])], None),
             "column `s` of the step must have 2 string cells for 2 environments; got 0"
         );
         assert_eq!(
@@ -405,7 +405,7 @@ mod tests {
             let mut recorder = recorder(2).unwrap();
             for step in 0..3 {
                 let cells = [step, 0, step + 10, 0];
-                let batch = [BatchColumn::cells(&cells), BatchColumn::Strings(&strings)];
+                let batch = [ColumnInput::cells(&cells), ColumnInput::Strings(&strings)];
                 recorder.append_batch(&batch, None, |_, _| Ok(())).unwrap();
                 if failing {
                     failing::after(0);
@@ -436,7 +436,7 @@ mod tests {
         large[..4].copy_from_slice(&u32::try_from(bytes).unwrap().to_le_bytes());
         let (large, small) = (vec![large; 2], vec![vec![0; 4]; 2]);
         let mut append = |strings: &[Vec<u8>]| {
-            let batch = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(strings)];
+            let batch = [ColumnInput::cells(&[0; 4]), ColumnInput::Strings(strings)];
             recorder.append_batch(&batch, None, |_, _| Ok(()))
         };
         append(&large).unwrap();
@@ -457,7 +457,7 @@ mod tests {
     fn chunks_list_the_episodes_of_their_steps() {
         let mut recorder = recorder(2).unwrap();
         let strings = vec![vec![0; 4]; 2];
-        let batch = [BatchColumn::cells(&[0; 4]), BatchColumn::Strings(&strings)];
+        let batch = [ColumnInput::cells(&[0; 4]), ColumnInput::Strings(&strings)];
         for step in 0..6 {
             let ends = [step == 1 || step == 3, false];
             recorder

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::StepPosition;
-use super::batch_column::BatchColumn;
+use super::column_input::ColumnInput;
 use super::side_cells::SideCells;
 use crate::aligned::ALIGN;
 use crate::chunk::{Chunk, ChunkBuilder, MAX_CHUNK_BYTES, Origin, PackedColumns};
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
 use crate::shared_bytes::SharedBytes;
 
-/// Limit on the bytes of strings in all open chunks together, plus the other bytes of one chunk. It keeps each chunk
+/// Limit on a sum: the bytes of the strings in all open chunks, and the other bytes of a single chunk. It keeps each chunk
 /// below the maximum chunk size, even if all strings are in the same chunk. Steps without strings are not checked.
 pub(super) const MAX_BYTES_WITH_STRINGS: usize = if cfg!(test) {
     4 << 20
@@ -132,20 +132,20 @@ impl OpenBatch {
         self.episodes.iter().all(SmallVec::is_empty)
     }
 
-    /// Adds steps of all environments: if there are strings, one step, otherwise as many as the chunks have room for,
-    /// which must be at least one. Returns their number. `columns` have `steps_per_env` steps per environment,
-    /// environment after environment, of which those with the indices `steps` are to be added. The caller has checked
-    /// the columns against the schema.
+    /// Adds the first of the steps with the indices `steps` for all environments, and returns how many: one if there are
+    /// columns of strings, otherwise as many as the chunks have room for, which must be at least one. The caller calls it
+    /// again with the others. `columns` have `steps_per_env` steps per environment, environment after environment; the
+    /// caller has checked them against the schema.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if strings do not fit; nothing is then added.
     pub(super) fn push_steps(
         &mut self,
-        columns: &[BatchColumn<'_>],
+        columns: &[ColumnInput<'_>],
         steps_per_env: usize,
         steps: Range<usize>,
     ) -> Result<usize> {
-        let has_strings = (columns.iter()).any(|column| matches!(column, BatchColumn::Strings(_)));
+        let has_strings = (columns.iter()).any(|column| matches!(column, ColumnInput::Strings(_)));
         // The chunks may be full after any step with strings.
         let room = self.grouping.capacity_steps - self.steps;
         let steps = steps.start
@@ -155,11 +155,11 @@ impl OpenBatch {
         self.count_string_bytes(columns, steps_per_env, steps.start)?;
         for (column, data) in columns.iter().enumerate() {
             match data {
-                BatchColumn::Cells(bytes) if steps_per_env == 1 => {
+                ColumnInput::Cells(bytes) if steps_per_env == 1 => {
                     self.scatter_step(column, *bytes);
                 }
-                BatchColumn::Cells(bytes) => self.copy_runs(column, *bytes, steps_per_env, &steps),
-                BatchColumn::Strings(cells) => {
+                ColumnInput::Cells(bytes) => self.copy_runs(column, *bytes, steps_per_env, &steps),
+                ColumnInput::Strings(cells) => {
                     let step = cells.iter().skip(steps.start).step_by(steps_per_env);
                     self.strings[column].extend(step.cloned());
                 }
@@ -175,11 +175,11 @@ impl OpenBatch {
     /// [`Error::InvalidArgument`] if they do not fit; nothing is then counted.
     fn count_string_bytes(
         &mut self,
-        columns: &[BatchColumn<'_>],
+        columns: &[ColumnInput<'_>],
         steps_per_env: usize,
         step: usize,
     ) -> Result<()> {
-        let bytes = |column: &BatchColumn<'_>| column.string_bytes(steps_per_env, step);
+        let bytes = |column: &ColumnInput<'_>| column.string_bytes(steps_per_env, step);
         let added_string_bytes: usize = columns.iter().map(bytes).sum();
         // Checked here so that sealing cannot exceed the maximum chunk size.
         let used = self.string_bytes + self.overlap_bytes + self.fixed_bytes();

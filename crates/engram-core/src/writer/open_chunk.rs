@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::StepPosition;
-use super::batch_column::BatchColumn;
+use super::column_input::ColumnInput;
 use super::row_map::RowMap;
 use crate::chunk::{Chunk, ChunkBuilder, Origin, PackedColumns};
 use crate::codec::Compressor;
@@ -149,17 +149,17 @@ impl OpenChunk {
     /// number. See [`Recorder::append_steps`](super::Recorder::append_steps).
     pub(super) fn append_steps(
         &mut self,
-        columns: &[Option<BatchColumn<'_>>],
+        columns: &[Option<ColumnInput<'_>>],
         steps: Range<usize>,
     ) -> Result<usize> {
         let room = self.builder.capacity() - self.steps as usize;
         let steps = steps.start..steps.end.min(steps.start + room);
         let only_cells = columns
             .iter()
-            .all(|column| matches!(column, Some(BatchColumn::Cells(_))));
+            .all(|column| matches!(column, Some(ColumnInput::Cells(_))));
         if only_cells && self.is_dense() {
             for (column, data) in columns.iter().enumerate() {
-                if let Some(BatchColumn::Cells(bytes)) = data {
+                if let Some(ColumnInput::Cells(bytes)) = data {
                     self.builder.push_cells(column, *bytes, steps.clone());
                 }
             }
@@ -186,14 +186,14 @@ impl OpenChunk {
     }
 
     /// Writes the cells of the open step.
-    fn write_step(&mut self, columns: &[Option<BatchColumn<'_>>], step: usize) -> Result<()> {
+    fn write_step(&mut self, columns: &[Option<ColumnInput<'_>>], step: usize) -> Result<()> {
         for (column, data) in columns.iter().enumerate() {
             match data {
-                Some(BatchColumn::Cells(bytes)) => {
+                Some(ColumnInput::Cells(bytes)) => {
                     let cell = self.cell_mut(column);
                     bytes.piece(step, cell.len()).copy_to(cell);
                 }
-                Some(BatchColumn::Strings(cells)) => self.set_string(column, &cells[step])?,
+                Some(ColumnInput::Strings(cells)) => self.set_string(column, &cells[step])?,
                 None => {}
             }
         }

@@ -108,7 +108,7 @@ impl WriterOptions {
 /// Returns the bytes of one step, with an estimate for strings.
 pub(super) fn step_bytes(schema: &Schema) -> usize {
     let bytes = schema.cells.iter().map(|cell| match cell.dtype {
-        DType::String | DType::Text => cell.elements().saturating_mul(STRING_ELEMENT_BYTES),
+        DType::Bytes | DType::Text => cell.elements().saturating_mul(STRING_ELEMENT_BYTES),
         _ => cell.bytes(),
     });
     bytes.fold(0, usize::saturating_add)

@@ -220,7 +220,7 @@ mod tests {
             assert_eq!(error.unwrap_err(), Error::Priority(format!("{rule}{cell}")));
         }
         let text = CellSpec {
-            dtype: DType::String,
+            dtype: DType::Bytes,
             shape: smallvec![],
         };
         assert!(TdErrorStats::default().add("x", &text, &[]).is_err());

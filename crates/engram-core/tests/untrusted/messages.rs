@@ -21,7 +21,7 @@ fn schema() -> Arc<Schema> {
             structure: "".into(),
         }),
         cells: Box::new([
-            cell(DType::String, smallvec![]),
+            cell(DType::Bytes, smallvec![]),
             cell(DType::Int32, smallvec![2]),
         ]),
     })

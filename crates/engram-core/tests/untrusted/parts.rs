@@ -60,7 +60,7 @@ fn column() -> impl Strategy<Value = RandomColumn> {
         Just(DType::Uint8),
         Just(DType::Float32),
         Just(DType::Complex128),
-        Just(DType::String),
+        Just(DType::Bytes),
         Just(DType::Text),
     ];
     let shape = prop_oneof![

@@ -6,7 +6,7 @@ use crate::common::{Cell, cell_value, options, read, spec};
 use crate::model::{
     CreatedItem, PatternModel, PatternSpec, check_outcome, check_priority, pattern_specs,
 };
-use engram_core::writer::{BatchColumn, BatchedRecorder, ItemRecorder, Pattern};
+use engram_core::writer::{BatchedRecorder, ColumnInput, ItemRecorder, Pattern};
 use engram_core::{CellSpec, DType, Shape};
 use proptest::prelude::*;
 
@@ -37,7 +37,7 @@ fn cell_specs(wide: bool) -> Vec<CellSpec> {
         spec(DType::Uint8, &[if wide { 1500 } else { 5 }]),
         spec(DType::Int64, &[]),
         spec(DType::Float32, &[2]),
-        spec(DType::String, &[]),
+        spec(DType::Bytes, &[]),
     ]
 }
 
@@ -69,8 +69,8 @@ impl Run {
         }
         let joined: Vec<Vec<u8>> = columns.iter().map(|cells| cells.concat()).collect();
         let batch = (0..self.cells.len()).map(|column| match self.cells[column].dtype {
-            DType::String | DType::Text => BatchColumn::Strings(&columns[column]),
-            _ => BatchColumn::cells(&joined[column]),
+            DType::Bytes | DType::Text => ColumnInput::Strings(&columns[column]),
+            _ => ColumnInput::cells(&joined[column]),
         });
         let ended: Vec<bool> = (0..count).map(|env| mask >> (env % 8) & 1 == 1).collect();
         let ends = (mask != 0).then_some(&ended[..]);

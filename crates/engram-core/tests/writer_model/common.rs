@@ -70,9 +70,9 @@ pub(crate) fn cell_value(spec: &CellSpec, number: u64) -> Cell {
 pub(crate) fn read(item: &NewItem) -> Item {
     let trajectory = &item.trajectory;
     assert!(item.key < 1 << 63);
-    assert_eq!(trajectory.layout().names.len(), trajectory.columns());
+    assert_eq!(trajectory.layout().names.len(), trajectory.column_count());
     let mut used_chunks = HashSet::new();
-    let columns = (0..trajectory.columns())
+    let columns = (0..trajectory.column_count())
         .map(|column| {
             let expected = trajectory.column(column);
             let mut cells = Vec::new();

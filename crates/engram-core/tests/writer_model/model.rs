@@ -36,7 +36,7 @@ const DTYPES: [DType; 5] = [
     DType::Uint8,
     DType::Int64,
     DType::Float32,
-    DType::String,
+    DType::Bytes,
     DType::Text,
 ];
 

@@ -202,7 +202,7 @@ impl RecorderAndModel {
         let cells = vec![
             spec(DType::Uint8, &[3]),
             spec(DType::Int64, &[]),
-            spec(DType::String, &[]),
+            spec(DType::Bytes, &[]),
         ];
         let mut recorder = Recorder::new(options(history, chunk_length), 7).unwrap();
         let columns = names(cells.len());

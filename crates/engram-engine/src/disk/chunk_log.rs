@@ -1,6 +1,8 @@
-//! A log that contains chunks but no changes. A checkpoint writes one for chunks that are in no log yet,
-//! and for copies of the chunks in use of sparse logs (less than half of their bytes in use), which can then be
-//! removed, and of missing logs (their files were removed or replaced).
+//! A log that contains chunks but no changes. A checkpoint writes one, with:
+//!
+//! * chunks that are in no log yet;
+//! * copies of the chunks in use of sparse logs (less than half of their bytes in use), which can then be removed;
+//! * copies of the chunks in use of missing logs (their files were removed or replaced).
 
 use std::io;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::io;
 use super::byte_codec::{BodyReader, BodyWriter, UnusableData};
 use super::directory::Directory;
 use super::file_format::{FileHeader, FileKind, record_header};
-use super::file_names::{CLOSED, FileName, log_name};
+use super::file_names::{CLOSE_MARK_NAME, FileName, log_name};
 use super::kind;
 use super::record_reader::RecordReader;
 use super::recovery_error::{RecoveryError, read_error};
@@ -42,7 +42,7 @@ impl CloseMark {
             body.put_u64(number);
         }
         let record = record_header(0, header.len() as u64, kind::CLOSED, &[&body]);
-        let mut file = files.create(CLOSED)?;
+        let mut file = files.create(CLOSE_MARK_NAME)?;
         file.append(&[&header, &record, &body])?;
         if sync {
             file.sync()?;
@@ -73,7 +73,7 @@ impl CloseMark {
             Ok(mark) => Ok(mark.filter(|mark| !is_outdated(mark))),
             // It is a link, pipe, socket or device.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
-            Err(error) => match read_error(CLOSED, &error) {
+            Err(error) => match read_error(CLOSE_MARK_NAME, &error) {
                 unreadable @ RecoveryError::Unreadable(_) => Err(unreadable),
                 _ => Ok(None),
             },
@@ -82,7 +82,7 @@ impl CloseMark {
 
     /// Reads the mark's file; `None` if it is invalid.
     fn read_file(files: &dyn Directory) -> io::Result<Option<Self>> {
-        let Ok(mut file_reader) = RecordReader::new(files.open(CLOSED)?)? else {
+        let Ok(mut file_reader) = RecordReader::new(files.open(CLOSE_MARK_NAME)?)? else {
             return Ok(None);
         };
         let header = file_reader.header;

@@ -15,7 +15,7 @@ use crate::close_on_fork::CloseOnFork;
 
 use super::clock_reading::ClockReading;
 use super::directory::{Directory as _, FileId, file_id};
-use super::file_names::LOCK;
+use super::file_names::LOCK_NAME;
 use super::os_directory::OsDirectory;
 
 /// The exclusive lock of a directory. Children that Python forks close their copy of the lock file, so that the lock
@@ -80,8 +80,8 @@ pub(super) fn check_not_file(path: &Path) -> Result<()> {
 /// [`Error::Storage`] if a process (also this one) has it open, or `LOCK` cannot be written.
 pub(super) fn lock_exclusive(directory: &OsDirectory) -> Result<DirectoryLock> {
     let path = directory.path();
-    let failed = |error: io::Error| unusable(&path.join(LOCK), &error);
-    let opened = directory.open_file(LOCK, OFlags::RDWR | OFlags::CREATE);
+    let failed = |error: io::Error| unusable(&path.join(LOCK_NAME), &error);
+    let opened = directory.open_file(LOCK_NAME, OFlags::RDWR | OFlags::CREATE);
     let file = opened.map_err(failed)?;
     check_locked(path, &file, file.try_lock())?;
     DirectoryLock::new(file).map_err(failed)
@@ -93,7 +93,7 @@ pub(super) fn lock_exclusive(directory: &OsDirectory) -> Result<DirectoryLock> {
 /// `AlreadyExists` if another process has created it in the meantime.
 pub(super) fn lock_new(directory: &OsDirectory) -> io::Result<DirectoryLock> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-    let file = directory.open_file(LOCK, flags)?;
+    let file = directory.open_file(LOCK_NAME, flags)?;
     match file.try_lock() {
         Ok(()) => DirectoryLock::new(file),
         Err(TryLockError::WouldBlock) => Err(io::ErrorKind::AlreadyExists.into()),
@@ -108,13 +108,13 @@ pub(super) fn lock_new(directory: &OsDirectory) -> io::Result<DirectoryLock> {
 /// [`Error::Storage`] if a process (also this one) has it open, or `LOCK` cannot be read.
 pub(super) fn lock_shared(directory: &OsDirectory) -> Result<Option<File>> {
     let path = directory.path();
-    match directory.open_file(LOCK, OFlags::RDONLY) {
+    match directory.open_file(LOCK_NAME, OFlags::RDONLY) {
         Ok(file) => {
             check_locked(path, &file, file.try_lock_shared())?;
             Ok(Some(file))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(unusable(&path.join(LOCK), &error)),
+        Err(error) => Err(unusable(&path.join(LOCK_NAME), &error)),
     }
 }
 

@@ -10,10 +10,10 @@ pub(crate) const UNFINISHED_SUFFIX: &str = ".tmp";
 const LOST_SUFFIX: &str = ".lost";
 
 /// The lock file, which names the process that has the directory open.
-pub(crate) const LOCK: &str = "LOCK";
+pub(crate) const LOCK_NAME: &str = "LOCK";
 
 /// The file that states where the logs ended when the store was closed.
-pub(crate) const CLOSED: &str = "CLOSED";
+pub(crate) const CLOSE_MARK_NAME: &str = "CLOSED";
 
 pub(crate) fn log_name(number: u64) -> String {
     format!("{LOG_PREFIX}{number:010}")

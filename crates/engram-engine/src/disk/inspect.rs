@@ -21,7 +21,9 @@ use super::close_mark::CloseMark;
 use super::directory::Directory;
 use super::directory_lock::owner;
 use super::file_format::{FileHeader, FileKind, record_bytes};
-use super::file_names::{CLOSED, FileName, LOCK, checkpoint_name, log_name, name_before_loss};
+use super::file_names::{
+    CLOSE_MARK_NAME, FileName, LOCK_NAME, checkpoint_name, log_name, name_before_loss,
+};
 use super::kind;
 use super::os_directory::OsDirectory;
 use super::record_reader::RecordReader;
@@ -63,7 +65,7 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
     match process {
         Ok(process) => inspection.in_use = process,
         Err(error) => inspection.notes.push(format!(
-            "{LOCK} cannot be read: {error}; it is unknown whether a process has the directory open"
+            "{LOCK_NAME} cannot be read: {error}; it is unknown whether a process has the directory open"
         )),
     }
     Ok(inspection)
@@ -71,7 +73,7 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
 
 /// Returns the process that has a directory open, as recorded in its `LOCK` file; `None` if no process has.
 fn current_process(directory: &OsDirectory) -> io::Result<Option<String>> {
-    let lock = match directory.open_file(LOCK, OFlags::RDONLY) {
+    let lock = match directory.open_file(LOCK_NAME, OFlags::RDONLY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         lock => lock?,
     };
@@ -92,7 +94,7 @@ pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspecti
         match FileName::parse(name) {
             Some(kind) => engram_files.push((kind, name)),
             None if original.is_some() => set_aside.push(name),
-            None if name == LOCK || name == CLOSED => {}
+            None if name == LOCK_NAME || name == CLOSE_MARK_NAME => {}
             None => others.push(name.clone()),
         }
     }

@@ -40,7 +40,7 @@ use super::file_format::{RECORD_HEADER_BYTES, record_header};
 use super::file_names::UNFINISHED_SUFFIX;
 use super::kind;
 use super::mapping;
-use errors::{THE_FILE, damaged, failed};
+use errors::{FILE_DESCRIPTION, damaged, failed};
 use flushed::FlushedRecord;
 pub(crate) use flushed::FlushedState;
 pub(crate) use head::BufferSize;
@@ -221,7 +221,7 @@ impl MappedFile {
     ) -> Result<OpenedFile> {
         let FileLayout { parts, len, .. } = &head.layout;
         let mapped = mapping::map(&file, *len, parts).map_err(|error| match error.kind() {
-            io::ErrorKind::OutOfMemory => Error::out_of_memory(THE_FILE, Some(*len)),
+            io::ErrorKind::OutOfMemory => Error::out_of_memory(FILE_DESCRIPTION, Some(*len)),
             _ => failed(path, "mapped", &error),
         })?;
         let mut mapped = mapped.into_iter();

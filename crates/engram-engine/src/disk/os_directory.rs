@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use super::direct_io::DirectFile;
 use super::directory::{Directory, FileId, OsFile, ReadableFile, WritableFile, open_file};
 use super::directory_lock::{DirectoryLock, lock_exclusive, lock_new};
-use super::file_names::LOCK;
+use super::file_names::LOCK_NAME;
 
 /// Interval at which [`OsDirectory::lock_handle`] tries again.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -216,7 +216,7 @@ impl Directory for OsDirectory {
         let Some(held) = &*lock else {
             return Ok(true);
         };
-        match self.id(LOCK) {
+        match self.id(LOCK_NAME) {
             Ok(id) => Ok(id == held.id()),
             // `LOCK` was removed. Another process that opens the directory creates it, so none has done so yet.
             Err(error) if is_missing(&error) => match lock_new(self) {

@@ -54,7 +54,7 @@ use super::directory::Directory;
 use super::directory_lock::{check_not_file, unusable};
 use super::directory_reader::{ReadProgress, Recovered};
 use super::directory_setup::{create_directory, finish_recovery, unused_files};
-use super::file_names::{CLOSED, checkpoint_name, free_lost_name, log_name};
+use super::file_names::{CLOSE_MARK_NAME, checkpoint_name, free_lost_name, log_name};
 use super::journal::{
     Durability, Journal, NEXT_CHECKPOINT_NOTE, NOT_LOCKED, describe_sync_failure,
 };
@@ -204,7 +204,7 @@ impl Storage {
         let file = log::create(&*files, store, log)
             .map_err(|error| storage_error(&*files, "a log cannot be created", &error))?;
         // The mark of the last close is outdated now.
-        let _ = files.remove(CLOSED);
+        let _ = files.remove(CLOSE_MARK_NAME);
         let writer = LogWriter::new(&journal, log, file);
         let thread = std::thread::Builder::new().name("engram-log".into());
         let thread = thread

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engram_core::{DeferredDrops, Error, Result, TableOptions, TableState, Volatile};
 
 use super::{Backend, Engine, closed_error, name_exists, repeated_name};
-use crate::clock::SystemClock;
+use crate::clock::MonotonicClock;
 use crate::disk::{
     Checkpoint, CheckpointView, ReadProgress, Storage, StorageOptions, read_directory,
 };
@@ -169,7 +169,7 @@ impl Engine {
             };
             opened_states.push((number, state));
         }
-        let clock = Arc::new(SystemClock::starting_at(opened.clock));
+        let clock = Arc::new(MonotonicClock::starting_at(opened.clock));
         let backend = Backend::Disk {
             storage: Box::new(opened.storage),
             next_table: AtomicU64::new(opened.next_table),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engram_core::selector::Selector;
 use engram_core::{SelectorKind, TableState, Volatile};
-use engram_engine::{Durability, Engine, OpenOptions, StorageOptions, SystemClock};
+use engram_engine::{Durability, Engine, MonotonicClock, OpenOptions, StorageOptions};
 
 use crate::support::{
     ManualLog, WakeCounter, insert_items, item, items, new_engine, poll, queue_options,
@@ -15,7 +15,7 @@ use crate::support::{
 #[test]
 fn an_insert_is_acknowledged_once_it_is_durable() {
     let log = Arc::new(ManualLog::default());
-    let clock = Arc::new(SystemClock::default());
+    let clock = Arc::new(MonotonicClock::default());
     let engine =
         Engine::with_clock_and_sink(vec![table_options("t")], 1, clock, log.clone()).unwrap();
     let table = engine.table("t").unwrap();

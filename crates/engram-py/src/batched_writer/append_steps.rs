@@ -1,6 +1,6 @@
 //! Appends many steps at once.
 
-use engram_core::writer::BatchColumn;
+use engram_core::writer::ColumnInput;
 use pyo3::prelude::*;
 
 use super::{BatchedState, check_priority, warn_of_lost_flags};
@@ -58,7 +58,7 @@ impl BatchedState {
     fn append_columns(
         &mut self,
         py: Python<'_>,
-        columns: &[BatchColumn<'_>],
+        columns: &[ColumnInput<'_>],
         ends: Option<&[bool]>,
         total: usize,
         appended: &mut usize,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engram_core::TableOptions;
-use engram_core::writer::BatchColumn;
+use engram_core::writer::ColumnInput;
 use pyo3::prelude::*;
 
 use super::PatternState;
@@ -39,7 +39,7 @@ impl PatternState {
         let stacked = settled.or_else(|error| self.reject(error, steps))?;
         // Before any address or length is read, because preventing a resize may run Python code.
         let _resize_guards = stacked.prevent_resize()?;
-        let mut columns: Vec<Option<BatchColumn<'_>>> =
+        let mut columns: Vec<Option<ColumnInput<'_>>> =
             vec![None; self.recorder.schema().cells.len()];
         for (index, leaf) in stacked.leaves.iter().enumerate() {
             if let (Some(leaf), Some(column)) = (leaf, self.steps.column(index)) {
@@ -55,7 +55,7 @@ impl PatternState {
     fn append_columns(
         &mut self,
         py: Python<'_>,
-        columns: &[Option<BatchColumn<'_>>],
+        columns: &[Option<ColumnInput<'_>>],
         total: usize,
         appended: &mut usize,
     ) -> PyResult<()> {

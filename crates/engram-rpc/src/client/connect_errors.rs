@@ -15,7 +15,7 @@ pub(super) const NO_CONNECTION: &str =
 pub(super) const NO_RESPONSE: &str =
     "it accepts connections, but does not respond (is it frozen, or not an Engram server?)";
 
-/// The reason for a call that waited only for the lock of another one.
+/// The reason for a call that timed out while it waited for another call, which was opening their shared connection.
 pub(super) const OTHER_CALL_CONNECTS: &str = "another call of this client is still connecting";
 
 /// What a peer is, judged by the first bytes that it sent.

@@ -275,7 +275,7 @@ pub(crate) fn chunk(compression: Compression) -> Arc<Chunk> {
         layout,
         cells: Box::new([
             cell(DType::Uint32, smallvec![2]),
-            cell(DType::String, smallvec![]),
+            cell(DType::Bytes, smallvec![]),
             cell(DType::Uint8, smallvec![64, 16]),
         ]),
     };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use engram_core::gather::LengthPolicy;
 use engram_core::{Error, Lsn, OpSink, Result, TableOp};
 use engram_engine::{
-    BatchLease as _, BatchStream, Engine, SampleOptions, StreamOptions, SystemClock, Table,
+    BatchLease as _, BatchStream, Engine, MonotonicClock, SampleOptions, StreamOptions, Table,
     WaitOptions, WaitOutcome,
 };
 use engram_rpc::client::{BatchRequest, Client, ClientOptions};
@@ -104,7 +104,7 @@ impl OpSink for StallingLog {
 /// Returns an engine with the queue `t` and the table `kept`, the queue, and the engine's log.
 fn engine_with_log() -> (Arc<Engine>, Arc<Table>, Arc<StallingLog>) {
     let log = Arc::new(StallingLog::default());
-    let clock = Arc::new(SystemClock::default());
+    let clock = Arc::new(MonotonicClock::default());
     let tables = vec![queue("t"), options("kept")];
     let engine = Engine::with_clock_and_sink(tables, 1, clock, log.clone()).unwrap();
     let table = engine.table("t").unwrap();

@@ -74,8 +74,8 @@ impl ItemIndex {
     /// [`crate::Error::Priority`] if one of them is not allowed; [`crate::Error::OutOfMemory`].
     pub(in crate::ring) fn stage_own(&mut self, ring: &Ring, states: &[EnvState]) -> Result<()> {
         let Some(priorities) = &mut self.priorities else {
-            self.left_ends = filled(0, states.len())?;
-            for (end, state) in self.left_ends.iter_mut().zip(states) {
+            self.leftover_priority_ends = filled(0, states.len())?;
+            for (end, state) in self.leftover_priority_ends.iter_mut().zip(states) {
                 *end = state.priorities_end.min(state.added);
             }
             return Ok(());
@@ -110,7 +110,7 @@ impl ItemIndex {
     pub(in crate::ring) fn priorities_end(&self, env: usize) -> u64 {
         match self.priorities {
             Some(_) => self.ranges[env].positions().end,
-            None => self.left_ends.get(env).copied().unwrap_or(0),
+            None => self.leftover_priority_ends.get(env).copied().unwrap_or(0),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::batch_column::{BatchColumn, check};
+use super::super::column_input::{ColumnInput, check};
 use super::{BatchedRecorder, STRING_BUDGET};
 use crate::error::Result;
 
@@ -25,7 +25,7 @@ impl BatchedRecorder {
     /// after which the step is written and all other items are created.
     pub fn append_batch(
         &mut self,
-        columns: &[BatchColumn<'_>],
+        columns: &[ColumnInput<'_>],
         episode_ends: Option<&[bool]>,
         check_priority: impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
@@ -49,7 +49,7 @@ impl BatchedRecorder {
     /// `check_priority`.
     pub fn append_steps(
         &mut self,
-        columns: &[BatchColumn<'_>],
+        columns: &[ColumnInput<'_>],
         episode_ends: Option<&[bool]>,
         (steps_per_env, steps): (usize, Range<usize>),
         check_priority: &impl Fn(u32, f64) -> Result<()>,
@@ -97,7 +97,7 @@ impl BatchedRecorder {
     }
 
     /// Writes one step of every environment, whose columns were checked. On failure nothing is written.
-    pub(super) fn push_step(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
+    pub(super) fn push_step(&mut self, columns: &[ColumnInput<'_>]) -> Result<()> {
         self.push_cells(columns, 1, 0..1)?;
         self.advance_step();
         Ok(())
@@ -107,7 +107,7 @@ impl BatchedRecorder {
     /// [`Self::advance_step`] must then be called for each. On failure nothing is written.
     fn push_cells(
         &mut self,
-        columns: &[BatchColumn<'_>],
+        columns: &[ColumnInput<'_>],
         steps_per_env: usize,
         steps: Range<usize>,
     ) -> Result<usize> {

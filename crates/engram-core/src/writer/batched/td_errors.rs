@@ -43,7 +43,7 @@ pub(super) fn td_error_stats(
                 for step in step..step + len {
                     let cell = match spec.dtype {
                         // `add` rejects the dtype before it reads the cell.
-                        DType::String | DType::Text => &[],
+                        DType::Bytes | DType::Text => &[],
                         _ => open.cell(source, env, step),
                     };
                     stats.add(name, spec, cell)?;

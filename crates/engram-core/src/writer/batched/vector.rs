@@ -27,7 +27,7 @@ mod rule;
 use std::sync::Arc;
 use std::vec::Drain;
 
-use super::super::batch_column::BatchColumn;
+use super::super::column_input::ColumnInput;
 use super::super::item_recorder::ItemRecorder;
 use super::super::options::WriterOptions;
 use super::super::side_cells::zero_chunk;
@@ -59,7 +59,7 @@ pub enum AutoresetMode {
 #[derive(Clone, Copy, Debug)]
 pub struct VectorStep<'a> {
     /// The columns of the observations, then those of the transition, such as the action.
-    pub columns: &'a [BatchColumn<'a>],
+    pub columns: &'a [ColumnInput<'a>],
     /// The rewards.
     pub rewards: &'a [f64],
     /// True if the episode ended in a terminal state.
@@ -245,7 +245,7 @@ impl VectorRecorder {
     pub fn step(&mut self, step: &VectorStep<'_>) -> Result<()> {
         self.check_step(step)?;
         self.encode_columns(step);
-        let buffers = self.buffers.iter().map(|buffer| BatchColumn::cells(buffer));
+        let buffers = self.buffers.iter().map(|buffer| ColumnInput::cells(buffer));
         let columns: Vec<_> = step.columns.iter().copied().chain(buffers).collect();
         self.rows.push_step(&columns)?;
         // Nothing fails from here on.
@@ -293,8 +293,8 @@ impl VectorRecorder {
         let cells = self.given_cells();
         let names = &self.rows.schema.layout.names;
         let sizes = step.columns.iter().map(|column| match column {
-            BatchColumn::Cells(bytes) => Some(bytes.len()),
-            BatchColumn::Strings(_) => None,
+            ColumnInput::Cells(bytes) => Some(bytes.len()),
+            ColumnInput::Strings(_) => None,
         });
         let expected = cells.iter().map(|cell| Some(cell.bytes() * envs));
         if !sizes.eq(expected) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::StepPosition;
-use super::super::batch_column::BatchColumn;
+use super::super::column_input::ColumnInput;
 use super::Recorder;
 use crate::error::Result;
 
@@ -28,7 +28,7 @@ impl Recorder {
     /// Those of [`Self::cell_mut`], for the first of the steps; nothing is then appended.
     pub fn append_steps(
         &mut self,
-        columns: &[Option<BatchColumn<'_>>],
+        columns: &[Option<ColumnInput<'_>>],
         steps: Range<usize>,
     ) -> Result<usize> {
         debug_assert!(!self.step_open, "no step may be open");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 
 use crate::disk::directory::{Directory, FileId, ReadableFile, WritableFile};
-use crate::disk::file_names::{CLOSED, FileName};
+use crate::disk::file_names::{CLOSE_MARK_NAME, FileName};
 use crate::disk::os_directory::OsDirectory;
 
 /// Maximum number of attempts to open all files while no file is created or removed.
@@ -22,7 +22,7 @@ pub(super) struct DirectorySnapshot {
     directory: OsDirectory,
     /// Names of all files, sorted; bytes that are not UTF-8 are replaced.
     names: Vec<String>,
-    /// Engram files that could be opened.
+    /// The store's files that could be opened, without `LOCK` and `.lost` files.
     files: BTreeMap<String, SnapshotFile>,
 }
 
@@ -58,10 +58,11 @@ impl DirectorySnapshot {
     }
 }
 
-/// Opens the Engram files among `names`, except for those that cannot be opened.
+/// Opens checkpoints, logs, unfinished files and `CLOSED` among `names`, except for those that cannot be opened.
 fn open_files(directory: &OsDirectory, names: &[String]) -> BTreeMap<String, SnapshotFile> {
-    let is_opened = |name: &&String| *name == CLOSED || FileName::parse(name).is_some();
-    let opened = names.iter().filter(is_opened).filter_map(|name| {
+    let is_engram_file =
+        |name: &&String| *name == CLOSE_MARK_NAME || FileName::parse(name).is_some();
+    let opened = names.iter().filter(is_engram_file).filter_map(|name| {
         let file = directory.open_file(name, OFlags::RDONLY).ok()?;
         let len = file.metadata().ok()?.len();
         let file = Arc::new(file);
@@ -89,7 +90,8 @@ impl Directory for DirectorySnapshot {
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
         match self.files.get(name) {
             Some(file) => Ok(Box::new(file.clone())),
-            // A `.lost` file, or a file that could not be opened: opening it again returns the error.
+            // Either a file that could not be opened: opening it again returns the error. Or a file that the snapshot does
+            // not open, such as a `.lost` one, which a repair has set aside.
             None => self.directory.open(name),
         }
     }

@@ -19,7 +19,7 @@ use crate::disk::mapping::PART_ALIGNMENT;
 use crate::disk::record_codec::{DictionaryWriter, ReadDictionary, WrittenDictionary};
 use crate::disk::record_writer::RecordWriter;
 
-use super::errors::{THE_FILE, damaged, failed};
+use super::errors::{FILE_DESCRIPTION, damaged, failed};
 use super::flushed::max_record_bytes;
 
 /// The size of a buffer.
@@ -123,7 +123,7 @@ impl Head {
             size,
             layout,
         });
-        Ok(head.ok_or_else(|| Error::out_of_memory(THE_FILE, None)))
+        Ok(head.ok_or_else(|| Error::out_of_memory(FILE_DESCRIPTION, None)))
     }
 
     /// Reads the part of a file that is written only once, and checks the size of the file.

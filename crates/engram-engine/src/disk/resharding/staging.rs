@@ -9,7 +9,7 @@ use engram_core::{Error, Result};
 
 use super::super::directory::Directory as _;
 use super::super::directory_setup::create_directory;
-use super::super::file_names::{CLOSED, FileName, UNFINISHED_SUFFIX};
+use super::super::file_names::{CLOSE_MARK_NAME, FileName, UNFINISHED_SUFFIX};
 use super::super::os_directory::OsDirectory;
 
 /// A directory `NAME.tmp`, locked by this process. Dropping it removes it, unless it was published as `NAME`.
@@ -144,7 +144,7 @@ fn find_others(path: &Path) -> io::Result<Option<PathBuf>> {
             let file = file?;
             let name = file.file_name();
             let is_known = (name.to_str())
-                .is_some_and(|name| name == CLOSED || FileName::parse(name).is_some());
+                .is_some_and(|name| name == CLOSE_MARK_NAME || FileName::parse(name).is_some());
             if !is_known {
                 return Ok(Some(file.path()));
             }

@@ -15,7 +15,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 use super::{Folder, insert, open, run_reshard, wait_ready};
-use crate::disk::file_names::CLOSED;
+use crate::disk::file_names::CLOSE_MARK_NAME;
 use crate::disk::recover::ClosedDirectory;
 use crate::engine::Engine;
 
@@ -255,7 +255,7 @@ fn contents_stay_the_same_from_three_to_five_to_two() {
             // Of the last one, only the files remain that a killed process leaves.
             if number == 2 {
                 fs::remove_file(path.join("LOCK")).unwrap();
-                fs::remove_file(path.join(CLOSED)).unwrap();
+                fs::remove_file(path.join(CLOSE_MARK_NAME)).unwrap();
             }
         }
         let five = run_reshard(&sources, 5, &folder.path("five")).unwrap();

@@ -8,7 +8,7 @@ use engram_core::{RateLimits, TableOptions};
 use engram_testkit::{byte_item, table_options};
 
 use super::{Folder, error_text, insert, open, run_reshard};
-use crate::disk::file_names::CLOSED;
+use crate::disk::file_names::CLOSE_MARK_NAME;
 use crate::disk::os_directory::OsDirectory;
 use crate::disk::resharding::reshard;
 
@@ -34,7 +34,11 @@ fn a_stopped_run_leaves_nothing_and_a_killed_one_is_repeated() {
     // What a killed process leaves.
     let left = folder.path("out.tmp").join("shard-7");
     fs::create_dir_all(&left).unwrap();
-    for name in ["log-0000000001", "checkpoint-0000000001.tmp", CLOSED] {
+    for name in [
+        "log-0000000001",
+        "checkpoint-0000000001.tmp",
+        CLOSE_MARK_NAME,
+    ] {
         fs::write(left.join(name), "torn").unwrap();
     }
     let mut reports = Vec::new();
@@ -200,7 +204,7 @@ fn unsuitable_outputs_are_refused() {
         stores.refused(both, 1, one),
         "`output`: F/one exists and is not empty; give a directory that does not exist yet, or an empty one"
     );
-    let file = one.join(CLOSED);
+    let file = one.join(CLOSE_MARK_NAME);
     assert_eq!(
         stores.refused(both, 1, &file),
         "`output`: F/one/CLOSED is a file; give a directory"

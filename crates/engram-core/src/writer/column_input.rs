@@ -1,4 +1,4 @@
-//! Steps of one or many environments, column by column.
+//! Steps passed to a writer, of one or many environments, column by column.
 
 use super::column_text::column_of;
 use crate::dtype::DType;
@@ -7,16 +7,17 @@ use crate::schema::Schema;
 use crate::shared_bytes::SharedBytes;
 use crate::text::count;
 
-/// One column of one or more steps of one or more environments, environment after environment.
+/// One column of the steps passed to a writer: one or more steps of one or more environments, environment after
+/// environment.
 #[derive(Clone, Copy, Debug)]
-pub enum BatchColumn<'a> {
+pub enum ColumnInput<'a> {
     /// Cells of fixed size, end to end.
     Cells(SharedBytes<'a>),
     /// Encoded cells: per element a little-endian `u32` length and the bytes.
     Strings(&'a [Vec<u8>]),
 }
 
-impl<'a> BatchColumn<'a> {
+impl<'a> ColumnInput<'a> {
     /// Cells of fixed size in memory that is not modified while it is borrowed.
     #[must_use]
     pub fn cells(bytes: &'a [u8]) -> Self {
@@ -38,7 +39,7 @@ impl<'a> BatchColumn<'a> {
 
 /// Checks `steps` steps of `envs` environments against the schema, and the length of `episode_ends`.
 pub(super) fn check(
-    columns: &[BatchColumn<'_>],
+    columns: &[ColumnInput<'_>],
     episode_ends: Option<&[bool]>,
     schema: &Schema,
     (envs, steps): (usize, usize),
@@ -54,34 +55,34 @@ pub(super) fn check(
     let specs = schema.cells.iter().zip(&schema.layout.names);
     for (column, (cell, name)) in columns.iter().zip(specs) {
         let (got, expected, unit) = match (column, cell.dtype) {
-            (BatchColumn::Strings(strings), DType::String | DType::Text) => {
+            (ColumnInput::Strings(strings), DType::Bytes | DType::Text) => {
                 (strings.len(), cells, "cell")
             }
-            (BatchColumn::Cells(_), DType::String | DType::Text) => (0, cells, "string cell"),
-            (BatchColumn::Strings(_), _) => (0, cells * cell.bytes(), "byte"),
-            (BatchColumn::Cells(bytes), _) => (bytes.len(), cells * cell.bytes(), "byte"),
+            (ColumnInput::Cells(_), DType::Bytes | DType::Text) => (0, cells, "string cell"),
+            (ColumnInput::Strings(_), _) => (0, cells * cell.bytes(), "byte"),
+            (ColumnInput::Cells(bytes), _) => (bytes.len(), cells * cell.bytes(), "byte"),
         };
         if got != expected {
             return Err(Error::Signature(format!(
                 "{} must have {} for {}; got {got}",
                 column_of("the step", name),
                 count(expected, unit),
-                entries(envs, steps)
+                describe_steps(envs, steps)
             )));
         }
     }
     match episode_ends {
         Some(episode_ends) if episode_ends.len() != cells => Err(Error::InvalidArgument(format!(
             "`episode_ends` must have one entry for each of {}; got {}",
-            entries(envs, steps),
+            describe_steps(envs, steps),
             episode_ends.len()
         ))),
         _ => Ok(()),
     }
 }
 
-/// Describes what has one cell per column: the environments, or their steps.
-fn entries(envs: usize, steps: usize) -> String {
+/// The steps as a text for errors: `4 environments` for one step of each, or `3 steps of 4 environments`.
+fn describe_steps(envs: usize, steps: usize) -> String {
     let envs = count(envs, "environment");
     match steps {
         1 => envs,
