@@ -254,8 +254,8 @@ def test_a_signature_that_cannot_be_imported_is_noted(copy, tmp_path):
         imported = engram.import_reverb(copy, store)
         size = store.info()["queue"].size
     assert imported.notes[0] == (
-        f"table `{min(imported.tables)}`: its signature could not be imported, so dm-reverb's clients do not receive "
-        "this part; to give them another signature, declare the table, with all its options, in a file for "
+        f"table `{min(imported.tables)}`: dm-reverb's clients do not receive its signature, which could not be "
+        "imported; to give the table another signature, declare it, with all its options, in a file for "
         "`engram serve`: `--tables` (`reverb_signature`, without bounds) or `--reverb-config`"
     )
     assert len(imported.notes) == len(imported.tables)

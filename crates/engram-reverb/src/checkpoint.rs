@@ -78,8 +78,8 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     let notes = tables.iter().filter_map(|(name, table)| {
         let missing = table.missing_signature_part?;
         Some(format!(
-            "table `{name}`: {missing} could not be imported, so dm-reverb's clients do not receive this part; to give \
-             them another signature, declare the table, with all its options, in a file for `engram serve`: \
+            "table `{name}`: dm-reverb's clients do not receive {missing}, which could not be imported; to give the \
+             table another signature, declare it, with all its options, in a file for `engram serve`: \
              `--tables` (`reverb_signature`, without bounds) or `--reverb-config`"
         ))
     });
@@ -157,7 +157,7 @@ struct ImportedTable {
     keys: HashSet<u64>,
     /// Items stored in the table's own record, as in old checkpoints.
     inline_items: Vec<pb::PrioritizedItem>,
-    /// The part of the signature that the note lacks, as the subject of a sentence; `None` if the note contains the
+    /// The part of the signature that the note lacks, as the object of a sentence; `None` if the note contains the
     /// whole signature.
     missing_signature_part: Option<&'static str>,
 }
