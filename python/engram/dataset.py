@@ -244,9 +244,9 @@ class Dataset(Generic[T]):
                         tracker.end()
                     if not stream.close(close_timeout, durability_timeout):
                         raise DeadlineExceededError(
-                            f"table `{self._table}`: the server did not confirm in time that the acknowledgement of "
-                            "the sampled items is durable; if it crashes, they may be sampled once more than "
-                            "`max_times_sampled` allows"
+                            f"table `{self._table}`: the server did not confirm in time that it has stored the "
+                            "acknowledgement of the sampled items; if the server crashes now, these items may be "
+                            "sampled once more than `max_times_sampled` allows"
                         )
             finally:
                 if stream in self._open_streams:  # False if Ctrl-C struck before it was added

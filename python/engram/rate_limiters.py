@@ -96,8 +96,8 @@ class SampleToInsertRatio:
         width, needed = self.max_diff - self.min_diff, 2 * max(1.0, ratio)
         if not width >= needed:  # also rejects NaN, the difference of equal infinities
             raise InvalidArgumentError(
-                f"`error_buffer` must allow a range of at least {number_text(needed)} samples for {number_text(ratio)} "
-                f"samples per insert; got {self.error_buffer}, a range of {width:.15g}"
+                f"`error_buffer` must allow a range of at least {number_text(needed)} samples for "
+                f"`samples_per_insert` = {number_text(ratio)}; got {self.error_buffer}, a range of {width:.15g}"
             )
         if self.min_diff > ratio * self.min_size:
             at_min_size = number_text(ratio * self.min_size)

@@ -36,7 +36,7 @@ def test_priorities_are_computed_from_whole_episodes(open_store):
 def test_an_episode_that_is_too_long_is_rejected():
     text = (
         "an episode must have at most 2 transitions: `max_sequence_length` is 3, and the last row holds only the final "
-        "observation; raise it, or call `reset` to abandon this episode"
+        "observation; raise `max_sequence_length`, or call `reset` to abandon this episode"
     )
     with Store([queue()]) as store, EpisodeAdder(store, 3) as adder:
         with raises(InvalidArgumentError, text):

@@ -24,7 +24,10 @@ def test_wrong_arguments_are_rejected():
         with raises(InvalidArgumentError, text):
             her(**options)
     for achieved in ("obs/goal", "next_obs/goal"):
-        text = f"HER: `achieved` must be an entry that is not replaced; got '{achieved}', and 'obs/goal' as `goal`"
+        text = (
+            "HER: `achieved` must not be the `goal` 'obs/goal' or its entry of the next step, 'next_obs/goal', which "
+            f"HER replaces; got '{achieved}'"
+        )
         with raises(InvalidArgumentError, text):
             her(goal="obs/goal", achieved=achieved)
     with raises(InvalidArgumentError, "HER: `reward` must be a function of `achieved` and `goal`; got 1.0"):

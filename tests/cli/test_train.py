@@ -75,7 +75,7 @@ def test_a_run_is_logged_resumed_and_drawn(run, tmp_path, monkeypatch):
 
     result = run("train", "ftw", *options, "--seed", 1, "--resume")
     assert result.exit_code == 1
-    message = "error: a run is resumed with the configuration that it has: `seed` is 1, but 0 in the checkpoint\n"
+    message = "error: a run can be resumed only with its own configuration: `seed` is 1, but 0 in the checkpoint\n"
     assert result.stderr.endswith(message)
 
     # Two runs in one picture.

@@ -8,8 +8,8 @@ from helpers.sample_stores import checkpointed, copied, logged, logged_twice, op
 from engram import inspect_directory
 
 CAUSES = (
-    'acknowledged changes are lost, by a power failure (not with `durability="disk"`), or because the file was damaged '
-    "after the store was closed"
+    'acknowledged changes are lost because of a power failure (which cannot cause this with `durability="disk"`), '
+    "or because the file was damaged after the store was closed"
 )
 
 

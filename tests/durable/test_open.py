@@ -247,8 +247,8 @@ def test_a_limiter_that_stays_must_fit_the_new_size(tmp_path):
         store.set_rate_limiter("t", rate_limiters.MinSize(100))
     text = (
         "rate limiter MinSize of table `t`: `min_size` must be at most the table's `max_size`, 50; got 100; this "
-        "limiter was set with `set_rate_limiter` and stays, because the given table has the limiter that the stored "
-        "one was created with: give a larger `max_size`, or another limiter"
+        "limiter was set with `set_rate_limiter` and is kept unless the given table has another `rate_limiter` than "
+        "the one it was created with: give a larger `max_size`, or another `rate_limiter`"
     )
     with raises(InvalidArgumentError, text):
         Store.open(tmp_path, [Table("t", max_size=50)])

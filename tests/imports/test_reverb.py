@@ -254,8 +254,8 @@ def test_a_signature_that_cannot_be_imported_is_noted(copy, tmp_path):
         imported = engram.import_reverb(copy, store)
         size = store.info()["queue"].size
     assert imported.notes[0] == (
-        f"table `{min(imported.tables)}`: its signature could not be imported, so dm-reverb's clients do not receive "
-        "this part. To send them another signature, write a file that declares the table with all its options, and "
+        f"table `{min(imported.tables)}`: dm-reverb's clients do not receive its signature, which could not be "
+        "imported. To send them another signature, write a file that declares the table with all its options, and "
         "start `engram serve` with it: with `--tables`, the signature is the key `reverb_signature` and has no bounds; "
         "with `--reverb-config`, it can have bounds"
     )

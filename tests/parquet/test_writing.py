@@ -128,7 +128,7 @@ def test_items_with_different_nests_need_parts(tmp_path):
 def test_a_column_with_the_name_of_an_additional_one(open_store, tmp_path):
     store = open_store(Table("t"))
     store.insert({"_key": 1}, {"t": 1.0})
-    with raises(SignatureError, "column `_key` must have another name: the file has an additional column of this name"):
+    with raises(SignatureError, "column `_key` must have another name: Engram adds a column of this name to the file"):
         write_parquet(store, "t", tmp_path / "t")
 
 

@@ -174,7 +174,7 @@ def test_items_that_differ_between_shards_cannot_be_in_one_batch(connect):
         client.sample("t", 100)
     shards[1].reset("t")
     shards[1].insert({"y": 1}, {"t": 1.0})
-    with pytest.raises(engram.errors.SignatureError, match="their columns have other names or nesting"):
+    with pytest.raises(engram.errors.SignatureError, match="their columns differ in names or nesting"):
         client.sample("t", 100)
 
 

@@ -253,7 +253,7 @@ def test_bad_sizes_are_rejected(make, size, text):
 
 def error_buffer_text(needed, ratio, given, width):
     return (
-        f"`error_buffer` must allow a range of at least {needed} samples for {ratio} samples per insert; "
+        f"`error_buffer` must allow a range of at least {needed} samples for `samples_per_insert` = {ratio}; "
         f"got {given}, a range of {width}"
     )
 

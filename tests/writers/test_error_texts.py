@@ -21,7 +21,7 @@ def test_a_missing_value_of_a_single_leaf_is_called_the_data(open_store):
 
 
 def test_cleared_steps_are_rejected(open_store):
-    advice = "create items before the episode ends, or end it without clearing the history"
+    advice = "create items before the episode ends, or end it with `clear=False`"
     with open_store(Table("t")).writer() as writer:
         writer.append({"x": 1})
         column = writer.history["x"][:]

@@ -259,20 +259,27 @@ impl Signature {
         let affected =
             pairs.filter(|(actual, spec)| actual.extra_time_axis(spec) == Some(only_item_has_axis));
         let names: Vec<&str> = affected.map(|(actual, _)| actual.name).collect();
-        let (have, shape) = match &*names {
-            [_] => ("has", "its shape"),
-            _ => ("have", "each shape"),
-        };
+        let is_one = names.len() == 1;
         let names = format_names(&names);
         if only_item_has_axis {
+            let (have, shape) = if is_one {
+                ("has", "its shape")
+            } else {
+                ("have", "each shape")
+            };
             format!(
                 "{names} {have} a time axis, but the signature has none; begin {shape} in the \
                  signature with the number of steps, or with None (in a TOML file `?`) for any number"
             )
         } else {
+            let (lack, shape) = if is_one {
+                ("lacks", "its shape")
+            } else {
+                ("lack", "their shapes")
+            };
             format!(
-                "{names} {have} one axis fewer than the signature; if the first size of {shape} there is the \
-                 number of steps, add that axis to the item; otherwise remove it from the signature"
+                "{names} {lack} the first axis of {shape} in the signature; if this axis is the number of steps, give \
+                 the item a time axis; otherwise remove the axis from the signature"
             )
         }
     }
@@ -426,9 +433,9 @@ mod tests {
         let signature = [("x", FLOAT, &[None, Some(3)][..])];
         assert_eq!(
             problem(&signature, &[("x", None, FLOAT, &[3])]).unwrap(),
-            "column `x` has one axis fewer than the signature; if the first size of its shape there is the number \
-             of steps, add that axis to the item; otherwise remove it from the signature; signature: `x` \
-             float32[?,3]; item: `x` float32[3]"
+            "column `x` lacks the first axis of its shape in the signature; if this axis is the number of steps, give \
+             the item a time axis; otherwise remove the axis from the signature; signature: `x` float32[?,3]; item: \
+             `x` float32[3]"
         );
     }
 

@@ -73,11 +73,7 @@ impl PyShardedTables {
 #[pymethods]
 impl PyShardedTables {
     #[new]
-    fn new(
-        stores: Vec<Py<Store>>,
-        seed: Option<u64>,
-        items_per_request: NonZeroUsize,
-    ) -> Self {
+    fn new(stores: Vec<Py<Store>>, seed: Option<u64>, items_per_request: NonZeroUsize) -> Self {
         Self {
             stores,
             seed,

@@ -78,7 +78,7 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     let notes = tables.iter().filter_map(|(name, table)| {
         let missing = table.missing_signature_part?;
         Some(format!(
-            "table `{name}`: {missing} could not be imported, so dm-reverb's clients do not receive this part. To send \
+            "table `{name}`: dm-reverb's clients do not receive {missing}, which could not be imported. To send \
              them another signature, write a file that declares the table with all its options, and start `engram serve` \
              with it: with `--tables`, the signature is the key `reverb_signature` and has no bounds; with \
              `--reverb-config`, it can have bounds"

@@ -14,7 +14,7 @@ use crate::pb::tensorflow::{StructuredValue, TensorProto, TensorShapeProto};
 /// Deepest nesting that is stored.
 const MAX_DEPTH: usize = 64;
 
-/// Returns the note of a table, and the part of the signature that the note lacks, as the subject of a sentence; `None`
+/// Returns the note of a table, and the part of the signature that the note lacks, as the object of a sentence; `None`
 /// if the note contains the whole signature, or the table has none. If the note would be too large, bounds of more than
 /// 8 bytes are left out; if it is still too large, the whole signature. A signature that is nested too deeply, or has
 /// types or bounds that Engram does not know, is left out too.

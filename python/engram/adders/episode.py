@@ -75,8 +75,8 @@ class EpisodeAdder(Adder):
         if self._item_writer.num_rows + 2 > self._max_rows:
             raise InvalidArgumentError(
                 f"an episode must have at most {self._max_rows - 1} transitions: `max_sequence_length` is "
-                f"{self._max_rows}, and the last row holds only the final observation; raise it, or call `reset` to "
-                "abandon this episode"
+                f"{self._max_rows}, and the last row holds only the final observation; raise "
+                "`max_sequence_length`, or call `reset` to abandon this episode"
             )
         self._item_writer.append(row)
 

@@ -90,8 +90,8 @@ class HER:
         _checks.text("HER: `achieved`", self.achieved)
         if self.achieved in {self.goal, f"next_{self.goal}"}:
             raise InvalidArgumentError(
-                f"HER: `achieved` must be an entry that is not replaced; got {self.achieved!r}, and {self.goal!r} as "
-                "`goal`"
+                f"HER: `achieved` must not be the `goal` {self.goal!r} or its entry of the next step, "
+                f"{f'next_{self.goal}'!r}, which HER replaces; got {self.achieved!r}"
             )
         _checks.function("HER: `terminated`", self.terminated)
 

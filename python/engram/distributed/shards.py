@@ -145,10 +145,13 @@ def stop_shards(spec: ClusterSpec, names: list[str], *, close: bool) -> None:
                 break
             except ray.exceptions.ActorUnavailableError as error:
                 if time.monotonic() > deadline:
-                    raise UnavailableError(f"`{name}` does not come back within {STOP_TIMEOUT:g} s: {error}") from error
+                    raise UnavailableError(
+                        f"actor `{name}` is still unavailable after {STOP_TIMEOUT:g} s (Ray may be restarting it): "
+                        f"{error}"
+                    ) from error
                 time.sleep(RETRY_INTERVAL)
             except ray.exceptions.GetTimeoutError as error:
-                raise UnavailableError(f"`{name}` does not stop within {STOP_TIMEOUT:g} s") from error
+                raise UnavailableError(f"actor `{name}` does not stop within {STOP_TIMEOUT:g} s") from error
             except ray.exceptions.RayActorError:
                 if _is_dead(actor):
                     break

@@ -69,7 +69,7 @@ class Output:
         for column in item_schema.columns:
             if column.name in INFO:
                 raise SignatureError(
-                    f"column `{column.name}` must have another name: the file has an additional column of this name"
+                    f"column `{column.name}` must have another name: Engram adds a column of this name to the file"
                 )
         self._close_file()
         self._item_schema = item_schema

@@ -129,7 +129,10 @@ class ShardedNative:
                 results.append(call(store))
             except UnavailableError as error:
                 others = len(self._stores) - 1
-                error.add_note(f"This is the error of {self._name(shard)}; {others} others were called.")
+                error.add_note(
+                    f"This is the error of {self._name(shard)}; the call was also sent to the other shards ({others}), "
+                    "and may have succeeded there."
+                )
                 errors.append(error)
             except EngramError as error:
                 if not results and not errors:  # the same on each shard: an invalid argument, for example

@@ -269,7 +269,7 @@ def test_old_checkpoints_are_removed(tmp_path):
 def test_a_run_is_resumed_with_its_own_configuration(uninterrupted, tmp_path):
     directory = shutil.copytree(uninterrupted[0], tmp_path / "run")
     message = (
-        "a run is resumed with the configuration that it has: `seed` is 1, but 0 in the checkpoint;"
+        "a run can be resumed only with its own configuration: `seed` is 1, but 0 in the checkpoint;"
         " `network.torso_size` is 9, but 8 in the checkpoint; `hypers.learning_rate` is 0.5, but 0.01 in the"
         " checkpoint; `run.log_period` is 4, but 3 in the checkpoint$"
     )

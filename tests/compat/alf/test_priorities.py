@@ -311,7 +311,9 @@ def test_another_length_warns_and_loses_priorities():
         buffer.get_batch(1, 4)
     assert caught[0].filename == __file__
     assert priorities_of(buffer) == {(0, 0): 4.0, (0, 1): 1.0, (0, 2): 1.0}
-    with pytest.warns(UserWarning, match="changes from 4 to 2: the priorities of some steps are the initial one;"):
+    with pytest.warns(
+        UserWarning, match="changes from 4 to 2: the priorities of some steps are reset to the initial priority;"
+    ):
         buffer.get_batch(1, 2)
     assert priorities_of(buffer) == {(0, 0): 4.0, (0, 1): 1.0, (0, 2): 1.0, (0, 3): 4.0, (0, 4): 4.0}
 

@@ -281,8 +281,9 @@ impl TableState {
                 .check(&options.name, options.max_size);
             stays.map_err(|error| {
                 Error::InvalidArgument(format!(
-                    "{error}; this limiter was set with `set_rate_limiter` and stays, because the given table has the \
-                     limiter that the stored one was created with: give a larger `max_size`, or another limiter"
+                    "{error}; this limiter was set with `set_rate_limiter` and is kept unless the given table has \
+                     another `rate_limiter` than the one it was created with: give a larger `max_size`, or another \
+                     `rate_limiter`"
                 ))
             })?;
         }

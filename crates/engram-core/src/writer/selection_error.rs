@@ -117,7 +117,7 @@ impl SelectionError {
             Self::Expired { column, position } if position < context.cleared => {
                 Error::ExpiredStep(format!(
                     "{}, which was cleared at the end of its episode; {}; {use_it} before the \
-                     episode ends, or end it without clearing the history",
+                     episode ends, or end it with `clear=False`",
                     refers_to(column, position),
                     describe_available_steps(context)
                 ))

@@ -25,8 +25,8 @@ pub(crate) struct CloseMark {
 }
 
 /// States why a log may lack bytes that it had when its store was closed.
-const LATER_LOSS: &str = "acknowledged changes are lost, by a power failure (not with `durability=\"disk\"`), or \
-                          because the file was damaged after the store was closed";
+const LATER_LOSS: &str = "acknowledged changes are lost because of a power failure (which cannot cause this with \
+                          `durability=\"disk\"`), or because the file was damaged after the store was closed";
 
 impl CloseMark {
     /// Writes the mark, durably if `sync` is true.

@@ -147,7 +147,7 @@ async fn delete(connection: &Connection, items: &BTreeMap<String, Vec<u64>>) -> 
     for _ in 0..count {
         if responses.message().await?.is_none() {
             return Err(Status::unavailable(
-                "it has not deleted items that were moved",
+                "it did not confirm the deletion of items that this client has sent to another shard",
             ));
         }
     }

@@ -290,8 +290,9 @@ impl ScanStream {
         let limit = self.state.lease_timeout;
         timeout(limit, self.connection.reserve(bytes)).await.map_err(|_| {
             Status::deadline_exceeded(format!(
-                "for {} s (`lease_timeout`), the server had no memory for a batch of the scan, because replies to other \
-                 requests were not read: begin the scan again, or use a smaller `batch_size`",
+                "the server has ended the scan: its memory for unread replies stayed full for {} s (`lease_timeout`), \
+                 because clients did not read the replies to other requests: begin the scan again, or use a smaller \
+                 `batch_size`",
                 limit.as_secs_f64()
             ))
         })

@@ -264,7 +264,7 @@ def check_same_config(saved: Mapping[str, Any], config: Mapping[str, Any]) -> No
         differences = "; ".join(
             f"`{name}` is {_text(config, name)}, but {_text(saved, name)} in the checkpoint" for name in names
         )
-        raise InvalidArgumentError(f"a run is resumed with the configuration that it has: {differences}")
+        raise InvalidArgumentError(f"a run can be resumed only with its own configuration: {differences}")
 
 
 def _text(config: Mapping[str, Any], name: str) -> str:

@@ -332,7 +332,7 @@ mod tests {
             error_text(&mut recorder, &[selection(0, 5, 1, false)]),
             "the trajectory refers to column `a` at step 5 of this writer (counted from 0 over all \
              episodes), which was cleared at the end of its episode; no steps are available; create \
-             items before the episode ends, or end it without clearing the history"
+             items before the episode ends, or end it with `clear=False`"
         );
         assert_eq!(recorder.pending_items(), 0);
     }

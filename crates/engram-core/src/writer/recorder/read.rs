@@ -149,7 +149,7 @@ mod tests {
             Error::ExpiredStep(
                 "cannot read column `a` at step 2 of this writer (counted from 0 over all episodes), which was cleared \
                  at the end of its episode; no steps are available; read it before the episode ends, or end it \
-                 without clearing the history"
+                 with `clear=False`"
                     .into()
             )
         );

@@ -83,8 +83,8 @@ fn a_log_that_is_cut_between_records_after_the_close_is_reported() {
     assert_eq!(files.open(&name).unwrap().len().unwrap(), bytes);
     // Only the file header is left.
     files.truncate(&name, 48).unwrap();
-    let cause = "acknowledged changes are lost, by a power failure (not with `durability=\"disk\"`), or because the \
-                 file was damaged after the store was closed";
+    let cause = "acknowledged changes are lost because of a power failure (which cannot cause this with \
+                 `durability=\"disk\"`), or because the file was damaged after the store was closed";
     let note = format!("{name} has 48 bytes, but had {bytes} when the store was closed: {cause}");
     let notes = read_back(&files).map(|recovered| recovered.notes);
     assert_eq!(notes.unwrap_or_default().last(), Some(&note));

@@ -23,7 +23,7 @@ pub(super) fn merge(
     let layout = Arc::clone(&parts[0].0.layout);
     if parts.iter().any(|(part, _)| *part.layout != *layout) {
         return Err(Error::Signature(
-            "the items of different shards cannot be in one batch: their columns have other names or nesting".into(),
+            "the items of different shards cannot be in one batch: their columns differ in names or nesting".into(),
         ));
     }
     let bytes = parts

@@ -133,7 +133,7 @@ class Sampler:
         if sequence_length == priorities.sequence_length:
             return
         if priorities.sequence_length > 1:
-            effect = "are lost" if sequence_length > priorities.sequence_length else "are the initial one"
+            effect = "are lost" if sequence_length > priorities.sequence_length else "are reset to the initial priority"
             warnings.warn(
                 f"`batch_length` changes from {priorities.sequence_length} to {sequence_length}: the priorities of "
                 f"some steps {effect}; use one buffer for each `batch_length`",
