@@ -4,11 +4,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["abandoned_text", "column_text", "columns_text", "counted", "nest_text", "number_text", "printable"]
+__all__ = ["column_text", "columns_text", "counted", "dropped_items_text", "nest_text", "number_text", "printable"]
 
 
-def abandoned_text(text: str) -> str:
-    """Returns the text of a writer's error for callers that cannot use the writer again: waiting items are dropped."""
+def dropped_items_text(text: str) -> str:
+    """Changes a writer's error text for a function that drops the writer, and its waiting items with it.
+
+    "They stay queued" becomes "they are dropped", and the advice becomes to sample in another thread.
+    """
     text = text.replace("it stays queued", "it is dropped").replace("they stay queued", "they are dropped")
     text = re.sub(r" \(`max_(?:waiting|in_flight)_items` = \d+\)", " (these items are dropped)", text)
     advice = ": sample in another thread meanwhile, or read into a table that does not wait"

@@ -146,7 +146,11 @@ def column(source: Callable[[Any], Any]) -> Subject:
 
 
 def end_of_episode() -> Condition:
-    """Returns a condition that is true at the end of an episode, when patterns are applied once more."""
+    """Returns a condition that is true only when an episode ends: in `end_episode`, not yet in the last `append`.
+
+    All patterns are then applied once more to the last step, except those that have created an item for it. With a
+    `BatchedWriter`, this happens after the steps whose `episode_ends` is True.
+    """
     return Subject("end_of_episode") == 1
 
 

@@ -63,8 +63,8 @@ class Store(TableStore):
                 one given here differs from the one given before. Items that the new `max_size`, `max_bytes`,
                 `max_times_sampled` or `ttl` does not allow are removed. Tables in the directory that are not given here
                 stay as they are.
-            durability: Which failures acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`:
-                the end of the process, including `kill -9`. `"disk"`: a power failure.
+            durability: The failure after which acknowledged changes are still there. `"process"`: the end of the
+                process, including `kill -9`. `"disk"`: a power failure. `"none"`: only checkpoints are stored.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`, unless 1 MiB of changes is pending.
             checkpoint_interval: Seconds between two checkpoints. A thread writes them if anything has changed; with
                 `durability="none"`, also if nothing has. If one fails, a warning is logged, and the next attempt
@@ -75,8 +75,8 @@ class Store(TableStore):
             keep: Number of most recent checkpoints to keep.
             rename: New names of tables in the directory, by old name.
             drop: Names of tables in the directory to delete.
-            repair: Open the directory with the remaining data where this would be a `StorageError` because acknowledged
-                changes were lost. `notes` describes the loss. Unusable files are renamed to `*.lost`.
+            repair: If acknowledged changes were lost, open the directory with the remaining data; otherwise that is a
+                `StorageError`. `notes` describes the loss. Unusable files are renamed to `*.lost`.
             progress: Function that is called repeatedly with the number of bytes read so far and the total.
             seed: As in `Store`. Existing tables continue their random sequences.
 

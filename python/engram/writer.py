@@ -42,8 +42,9 @@ class _Writer(ClosingContext):
             timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
 
         Raises:
-            DeadlineExceededError: Tables did not accept all items in time, or accept no more before they are sampled
-                while this is the only thread of the process. The rest stays queued.
+            DeadlineExceededError: Tables did not accept all items in time. Also raised if they accept no more until
+                items are sampled, and this is the only thread of the process. The items that were not accepted stay
+                queued.
             ClosedError: The store was closed, or a table dropped.
         """
         self._native.flush(timeout)
@@ -147,8 +148,8 @@ class TrajectoryWriter(_StepWriter):
             SignatureError: A leaf has a different dtype than before, or one that is not supported, or the step changes
                 the nesting of earlier ones, for example a dict to a list. Nothing of the step is stored.
             InvalidArgumentError: A leaf already has a value in this step.
-            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
-                the writer's timeout has passed. Nothing is stored; the call can be repeated.
+            BackpressureError: When the writer's timeout had passed, too many items still waited for their tables or
+                were in flight, or the disk could not keep up. Nothing is stored; the call can be repeated.
             UnsatisfiableError, ClosedError: A table rejected an earlier item. The step is stored, unless the item was
                 in flight before the call.
         """
@@ -198,8 +199,8 @@ class TrajectoryWriter(_StepWriter):
             DeadlineExceededError: The server did not describe the table within the writer's timeout.
             InvalidArgumentError: An argument is invalid.
             UnknownTableError: There is no table of this name.
-            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
-                the writer's timeout has passed. Nothing is stored; the call can be repeated.
+            BackpressureError: When the writer's timeout had passed, too many items still waited for their tables or
+                were in flight, or the disk could not keep up. Nothing is stored; the call can be repeated.
             UnsatisfiableError, ClosedError: A table rejected this item or an earlier one. If the earlier one was in
                 flight before the call, this item is not created.
         """
@@ -252,8 +253,8 @@ class PatternWriter(_StepWriter):
             SignatureError: The step differs from earlier steps, or its items would not match their table's signature.
                 Nothing of the step is stored. If the table has no signature, a step with cells of another shape is
                 stored, but no item that also has earlier steps can be created.
-            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
-                the writer's timeout has passed. Nothing is stored; the call can be repeated.
+            BackpressureError: When the writer's timeout had passed, too many items still waited for their tables or
+                were in flight, or the disk could not keep up. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: The TD errors of an item are not one float32, float64, int32 or int64 per step, or its table
                 rejects their priority, for example because it is NaN. The step is stored, and the items of other
@@ -331,8 +332,8 @@ class BatchedWriter(_Writer):
                 Nothing is stored. If the table has no signature, steps with cells of another shape are stored, but no
                 item that also has earlier steps can be created.
             InvalidArgumentError: `episode_ends` has another shape than `[N]`, or numbers that are neither 0 nor 1.
-            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
-                the writer's timeout has passed. Nothing is stored; the call can be repeated.
+            BackpressureError: When the writer's timeout had passed, too many items still waited for their tables or
+                were in flight, or the disk could not keep up. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: As in `PatternWriter.append`. The steps are stored, and all other items are created.
             UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored, unless the item was in

@@ -148,14 +148,16 @@ class Adder(ClosingContext):
                 Nothing of the transition is kept.
             SignatureError: The data differs from earlier data in structure or dtypes, contains None or a value that no
                 column can store, or its items would not match the signature of their table. Nothing is kept.
-            UnknownTableError: A table of the adder does not exist. Nothing is kept. If items are created one by one,
-                for example for priorities that are functions, this is the cause of an `ItemError` instead.
+            UnknownTableError: A table of the adder does not exist. Nothing is kept. In three cases, this is the cause
+                of an `ItemError` instead: a priority is a function, there are `should_insert_fns`, or items may be as
+                short as their episodes (`EpisodeAdder`; `SequenceAdder` with `TRUNCATE` or `WRITE`).
             PriorityError: A constant priority is negative, infinite or too large, and its table's selector rejects it.
-                Nothing is kept. If items are created one by one, this is the cause of an `ItemError` instead.
-            BackpressureError: Too many items wait for their tables (`max_waiting_items`), or the disk cannot keep up,
-                and the adder's `timeout` passed, or this is the only thread of the process, so that nothing is sampled
-                while it waits. Nothing is kept. One exception: if the disk cannot keep up with the last rows of an
-                episode, the rows that were not accepted are lost, and the others are kept.
+                Nothing is kept. In the three cases above, this is the cause of an `ItemError` instead.
+            BackpressureError: Too many items still waited for their tables (`max_waiting_items`), or the disk could not
+                keep up, when the adder's `timeout` had passed. Also raised, whatever the `timeout`, if too many items
+                wait and this is the only thread of the process, so that nothing can be sampled. Nothing is kept. One
+                exception: if the disk cannot keep up with the last rows of an episode, the rows that were not accepted
+                are lost, and the others are kept.
             DeadlineExceededError: The episode has ended, and its tables did not accept all items in time; they stay
                 queued. Or the server did not send the options of a table in time, and nothing is kept.
             ItemError: The transition was added, but an item that ends with it was not created, because a function of
@@ -202,8 +204,9 @@ class Adder(ClosingContext):
         Does nothing if no episode is in progress.
 
         Raises:
-            DeadlineExceededError: The tables did not accept all items within the adder's `timeout`, or accept no more
-                before they are sampled, and this is the only thread of the process; they stay queued.
+            DeadlineExceededError: The tables did not accept all items within the adder's `timeout`. Also raised if they
+                accept no more until items are sampled, and this is the only thread of the process. The items that were
+                not accepted stay queued.
             ItemError, BackpressureError, UnsatisfiableError, ClosedError: See `add`; the episode was abandoned.
         """
         if self._in_episode:
@@ -236,8 +239,9 @@ class Adder(ClosingContext):
 
         Raises:
             InvalidArgumentError: `timeout` is negative or not a number.
-            DeadlineExceededError: Some items were not accepted in time, or are not before others are sampled, and this
-                is the only thread of the process; they stay queued.
+            DeadlineExceededError: The tables did not accept all items in time. Also raised if they accept no more until
+                items are sampled, and this is the only thread of the process. The items that were not accepted stay
+                queued.
             UnsatisfiableError: An item is too large for its table.
             ClosedError: A table was dropped, or the store closed, while items waited.
         """
@@ -267,10 +271,10 @@ class Adder(ClosingContext):
 
     @abc.abstractmethod
     def _end(self, row: Step) -> None:
-        """Writes the rows that follow the last transition, if any, and ends the episode of the item writer.
+        """Writes the rows that follow the last transition, if any, and ends the item writer's episode.
 
-        After an error, that episode must end too, as `_ending` does; without one, it may continue, for items that span
-        episodes.
+        If this raises an error, the item writer's episode must have ended too; use `_ending` for that. If it succeeds,
+        a subclass whose items span episodes may let the item writer's episode continue.
 
         Args:
             row: The row with the final observation.

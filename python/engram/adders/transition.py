@@ -76,7 +76,8 @@ class NStepTransitionAdder(Adder):
         self._item_writer.append(Step(row.observation, row.action, reward, discount, (), row.extras))
 
     def _end(self, row: Step) -> None:
-        # Each further row drops the oldest step, so the last transitions have fewer than `n` steps.
+        # From row `n + 1` of the episode on, each row completes an item and then drops the oldest step, so the last
+        # items have fewer than `n` steps. Rows before that, in a shorter episode, are padding and drop no step.
         layout = self._returns.layout
         try:
             with self._ending(self._timeout):

@@ -53,13 +53,13 @@ def fail(console: Console, message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def describe_error(error: EngramError, *, names_arguments: bool = True) -> str:
+def describe_error(error: EngramError, *, convert_arguments: bool = True) -> str:
     """Returns the text of an error, with options of the command line in place of Python arguments.
 
-    With `names_arguments=False`, what the text names are not arguments, and it is returned unchanged.
+    With `convert_arguments=False`, the text is returned unchanged: the names in it are not those of Python arguments.
     """
     described = str(error)
-    if names_arguments and isinstance(error, InvalidArgumentError | HandshakeError | UnavailableError):
+    if convert_arguments and isinstance(error, InvalidArgumentError | HandshakeError | UnavailableError):
         for argument, replacement in _WITHOUT_OPTION.items():
             described = described.replace(argument, replacement)
         described = _ARGUMENT.sub(lambda match: f"--{match[1].replace('_', '-')}", described)

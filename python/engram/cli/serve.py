@@ -22,7 +22,7 @@ from engram.errors import InvalidArgumentError
 
 
 class Durability(StrEnum):
-    """What acknowledged changes survive: nothing (only checkpoints stay), a crash of the process or a power failure."""
+    """The failure after which acknowledged changes are still there; with `none`, only those in checkpoints are."""
 
     NONE = "none"
     PROCESS = "process"
@@ -118,7 +118,7 @@ def serve(
     with exit_on_error(), _stop_signals() as stop:
         if not interval >= 0:
             raise InvalidArgumentError(f"--checkpoint-interval must be at least 0; got {interval:g}")
-        with exit_on_error(names_arguments=False):  # errors name keys and columns of the file
+        with exit_on_error(convert_arguments=False):  # names in errors are of the file, not arguments
             configured_tables, configured_port = _read_tables(tables, reverb_config)
         if path is None:
             store = engram.Store(_DEFAULT_TABLES if configured_tables is None else configured_tables, seed=seed)

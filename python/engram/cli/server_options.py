@@ -37,10 +37,10 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of te
 
 
 @contextmanager
-def exit_on_error(*, names_arguments: bool = True) -> Iterator[None]:
+def exit_on_error(*, convert_arguments: bool = True) -> Iterator[None]:
     """Ends the command with exit status 1 and one line on stderr if Engram raises an error; see `describe_error`."""
     try:
         yield
     except EngramError as error:
-        echo(f"error: {describe_error(error, names_arguments=names_arguments)}", err=True)
+        echo(f"error: {describe_error(error, convert_arguments=convert_arguments)}", err=True)
         raise typer.Exit(1) from error

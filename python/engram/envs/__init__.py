@@ -1,4 +1,4 @@
-"""Small environments with frames to look at, and wrappers of environments for agents like FTW.
+"""Small grid environments that agents observe as images, and wrappers for agents like For The Win (FTW).
 
 Wrappers for Gymnasium are in `engram.envs.gymnasium`, data of the repeat-copy task in `engram.envs.repeat_copy`.
 """

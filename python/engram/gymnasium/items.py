@@ -21,8 +21,8 @@ AtEnd: TypeAlias = Literal["pad", "cut", "drop"]
 class _Column(NamedTuple):
     """A column of an item, as the native engine expects it."""
 
-    source: str
-    leaf: int  # number of the column in its nest; 0 for a source that has one column
+    source: str  # "observation"; "step", for columns of the action and the extras; or the name of a single column
+    leaf: int  # number of the column in its source, where the extras follow the action; 0 for a single column
     part: Literal["first", "last", "all"]
 
 
@@ -60,12 +60,15 @@ class _Nests(NamedTuple):
     extras: str | None
 
     def markers(self, name: str, part: Literal["first", "last", "all"]) -> Any:  # noqa: ANN401, a nest
-        """Returns the nest `name` with a marker for each column."""
+        """Returns the nest `name`, a field of this tuple, with a marker for each column.
+
+        The engine has the action and the extras as one source, "step": the extras follow the columns of the action.
+        """
         structure = getattr(self, name)
-        first = 0 if name != "extras" else len(_engram.names(self.action))
+        offset = len(_engram.names(self.action)) if name == "extras" else 0
         source = "observation" if name == "obs" else "step"
         columns = range(len(_engram.names(structure)))
-        return _engram.unflatten(structure, [_Marker(source, first + column, part) for column in columns])
+        return _engram.unflatten(structure, [_Marker(source, offset + column, part) for column in columns])
 
 
 class _ItemKind(ABC):
@@ -91,7 +94,7 @@ class _ItemKind(ABC):
         Raises:
             InvalidArgumentError: `envs` lacks these spaces, or a space has no fixed shape and dtype.
         """
-        return self._signature(*_spaces(envs), extras)
+        return self._signature(*_environment_specs(envs), extras)
 
     @abstractmethod
     def _signature(self, obs: Any, action: Any, extras: Any) -> dict[str, Any]:  # noqa: ANN401, nests
@@ -106,7 +109,7 @@ class _ItemKind(ABC):
         """Returns the discount (None for sequences), the length, the period and `at_end`."""
 
     def _check(self) -> str:
-        """Checks the attributes of all kinds; returns the beginning of error texts."""
+        """Checks `table` and `priority`, which all kinds of items have; returns the beginning of error texts."""
         _checks.table_name("`table`", self.table)
         about = f"{type(self).__name__} for table `{self.table}`: "
         object.__setattr__(self, "priority", _checks.number(f"{about}`priority`", self.priority))
@@ -291,7 +294,7 @@ def checked_items(items: Iterable[Items]) -> list[Items]:
     return checked
 
 
-def _spaces(envs: Any) -> tuple[Any, Any]:  # noqa: ANN401, an environment and nests
+def _environment_specs(envs: Any) -> tuple[Any, Any]:  # noqa: ANN401, an environment and nests
     """Returns the specs of the observations and actions of one environment."""
     try:
         obs, action = envs.single_observation_space, envs.single_action_space

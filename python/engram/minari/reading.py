@@ -7,7 +7,7 @@ import minari
 
 from engram import _checks
 from engram._progress import progress_bar
-from engram._text import abandoned_text
+from engram._text import dropped_items_text
 from engram.errors import EngramError, InvalidArgumentError, StorageError
 from engram.gymnasium.items import Items
 from engram.gymnasium.vector_writer import VectorWriter
@@ -141,6 +141,6 @@ def _naming_dataset(dataset: str) -> Iterator[None]:
     try:
         yield
     except EngramError as error:
-        raise type(error)(f"the Minari dataset {dataset!r}: {abandoned_text(str(error))}") from error
+        raise type(error)(f"the Minari dataset {dataset!r}: {dropped_items_text(str(error))}") from error
     except (KeyError, OSError) as error:  # as h5py raises them
         raise StorageError(f"the Minari dataset {dataset!r} cannot be read: {error}") from error

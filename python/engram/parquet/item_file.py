@@ -62,7 +62,7 @@ class ItemFile:
         path: The file.
         columns: Names in the file of the columns to read, by their names in the items. None: all columns.
         time_axis: True if the outermost lists of a row have its steps. Not used for files that Engram has written.
-        priorities: True to read the column of the priorities, if there is one.
+        read_priorities: True to read the column of the priorities, if there is one.
 
     Raises:
         StorageError: The file cannot be read.
@@ -70,7 +70,9 @@ class ItemFile:
         InvalidArgumentError: There is no column of a name in `columns`.
     """
 
-    def __init__(self, path: Path, columns: Mapping[str, str] | None, *, time_axis: bool, priorities: bool) -> None:
+    def __init__(
+        self, path: Path, columns: Mapping[str, str] | None, *, time_axis: bool, read_priorities: bool
+    ) -> None:
         self._path = path
         self._name = printable(str(path))
         with self._open() as file:
@@ -79,7 +81,7 @@ class ItemFile:
         item_schema = ItemSchema.from_arrow(schema, self._name)
         described = {} if item_schema is None else {column.name: column for column in item_schema.columns}
         leaves = self._leaves(schema)
-        self._reads_priorities = priorities and PRIORITY in leaves
+        self._reads_priorities = read_priorities and PRIORITY in leaves
         selected = self._selected(leaves, columns, item_schema)
 
         def reader(name: str) -> ColumnReader:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from engram import _checks
 from engram._item_arrays import priority_array
 from engram._progress import progress_bar
-from engram._text import abandoned_text, printable
+from engram._text import dropped_items_text, printable
 from engram.errors import EngramError, InvalidArgumentError
 from engram.parquet.item_file import ItemFile, Rows
 from engram.parquet.item_inserter import ItemInserter
@@ -44,8 +44,8 @@ def read_parquet(
     Other files can be read as well. Their columns become those of the items:
 
     - A name such as `obs/pixels`, and a struct column `obs` with a field `pixels`, become `{"obs": {"pixels": ...}}`.
-    - Booleans, integers and floats keep their dtype; strings become text, binary values become bytes. Values of
-      dictionaries are read as the values themselves.
+    - Booleans, integers and floats keep their dtype; strings become text, binary values become bytes. Columns that
+      Arrow encodes with a dictionary are read as their values, not as indices.
     - A list, also a nested one, becomes an array: all rows must have lists of the same size. With `time_axis`, the
       outermost list of a column has the steps of an item, and may differ in size from row to row.
     - Arrow's `fixed_shape_tensor` is read as nested lists of its shape, `uuid` as bytes, `json` as text. Other
@@ -97,12 +97,12 @@ def read_parquet(
     _checks.boolean("`progress`", progress)
     timeout = _checks.seconds("`timeout`", timeout)
 
-    stored = priority is None
-    files = [ItemFile(file, selected, time_axis=time_axis, priorities=stored) for file in _files(source)]
+    read_priorities = priority is None
+    files = [ItemFile(file, selected, time_axis=time_axis, read_priorities=read_priorities) for file in _files(source)]
     total = sum(file.num_rows for file in files)
     with progress_bar(f"reading {source.name}", total, show=progress) as advance:
         for file in files:
-            if file.structure is None:
+            if file.structure is None:  # the file has neither columns of items nor rows
                 continue
             has_time_axis = file.has_time_axis
             with ItemInserter(store, table, file.structure, has_time_axis=has_time_axis, timeout=timeout) as inserter:
@@ -152,5 +152,5 @@ def _naming_rows(file: ItemFile, rows: Rows) -> Iterator[None]:
     try:
         yield
     except EngramError as error:
-        text = f"{file}, rows {rows.first} to {rows.first + len(rows) - 1}: {abandoned_text(str(error))}"
+        text = f"{file}, rows {rows.first} to {rows.first + len(rows) - 1}: {dropped_items_text(str(error))}"
         raise type(error)(text) from error

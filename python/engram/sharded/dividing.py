@@ -49,7 +49,8 @@ def _divided_limiter(limiter: AnyRateLimiter, shards: int) -> AnyRateLimiter:
     if isinstance(limiter, MinSize):
         return MinSize(min_size)
     if isinstance(limiter, SampleToInsertRatio):
-        # Of a number, the range is around `samples_per_insert * min_size`, which is rounded.
+        # `samples_per_insert * min_size` grows by `rounding` when `min_size` is rounded up. If `error_buffer` is a
+        # number, the range is around this product, so it must grow at the top, too.
         rounding = limiter.samples_per_insert * min_size - limiter.samples_per_insert * limiter.min_size / shards
         buffer: float | tuple[float, float] = (limiter.min_diff / shards, limiter.max_diff / shards + rounding)
         return SampleToInsertRatio(limiter.samples_per_insert, min_size, buffer)

@@ -25,11 +25,11 @@ def unbatched_dataset(
     num_packed: int = 0,
     counted: bool = False,
 ) -> Any:  # noqa: ANN401, a tf.data.Dataset
-    """Creates a dataset of the single elements of the blocks that `open_blocks(*args)` opens a reader of.
+    """Creates a dataset of single elements. `open_blocks(*args)` opens a reader, which yields blocks of elements.
 
     `args` are tensors, passed as arrays. `specs` and `names` (for error texts) are those of the tensors of an element.
     The first `num_packed` tensors are packed into one array, see `ArrayPacker`, even if they are large. `counted` is
-    True if the reader has a tracker, whose pieces are elements.
+    True if the reader has a `ConsumptionTracker`, which then must count elements.
     """
     from engram.data._tf_function_dataset import ArrayPacker  # noqa: PLC0415, imports TensorFlow
     from engram.data._tf_generator import generator_dataset  # noqa: PLC0415, imports TensorFlow

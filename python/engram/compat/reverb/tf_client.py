@@ -72,8 +72,8 @@ class TFClient:
 
         Raises:
             TypeError: `table` is not text, or a leaf of `data_dtypes` is not a dtype.
-            tf.errors.InvalidArgumentError: The item's columns have other dtypes or another number, they differ in
-                length, or the first step does not fit the table's signature.
+            tf.errors.InvalidArgumentError: The item has other dtypes than `data_dtypes` or another number of columns,
+                its columns differ in length, or the first step does not fit the table's signature.
             tf.errors.NotFoundError: The table does not exist.
         """
         tf = import_tensorflow("reverb.TFClient")
@@ -123,7 +123,7 @@ class TFClient:
                 cannot be converted to a tensor.
             tf.errors.InvalidArgumentError: `data` is empty, a table does not exist, the step does not fit its
                 signature, or a priority is NaN, or it is negative or infinite and the table's selector is prioritized.
-                No item is inserted, unless a table is named twice.
+                No item is inserted; only if a table is named twice, some may be.
         """
         tf = import_tensorflow("reverb.TFClient")
         for argument, tensor, dtype, dtype_text in (

@@ -54,7 +54,7 @@ class DefaultCheckpointer(CheckpointerBase):
         Args:
             path: The directory, which is created if it does not exist. If it has no checkpoint of Engram but has one of
                 Reverb, the server loads Reverb's checkpoint and leaves it unchanged.
-            group: Only "" is supported. Default: "".
+            group: Group of users that would own the files; only "" is supported. Default: "".
             fallback_checkpoint_path: Loaded if `path` has no checkpoint: the newest checkpoint in this directory. The
                 path of one Reverb checkpoint means that checkpoint; the path of one Engram checkpoint file means the
                 newest in its directory. Default: none; the server starts empty.

@@ -15,8 +15,9 @@ __all__ = ["Table"]
 class Table(tf.Module):
     """Rows of nested tensors in variables.
 
-    A `TFUniformReplayBuffer` has its data in Engram's memory instead, unless it is created with another `table_fn`, or
-    has columns of text.
+    A `TFUniformReplayBuffer` has a table only if its data does not fit Engram's rings: if a column has text or another
+    dtype that they do not store. With a `table_fn` other than `Table`, it has the tables of that function. Otherwise,
+    its data is in Engram's memory.
     """
 
     def __init__(self, tensor_spec: Any, capacity: int, scope: str = "Table") -> None:  # noqa: ANN401, a nest
@@ -72,7 +73,8 @@ class Table(tf.Module):
         """Replaces rows.
 
         Args:
-            rows: int64 tensor of any shape: the numbers of the rows, from 0. If a row repeats, any of its values stays.
+            rows: int64 tensor of any shape: the numbers of the rows, from 0. If a row repeats, it gets
+                one of its values, not always the last one.
             values: Nest with the structure of `slots`, of tensors `[*rows.shape, ...]`; a value without the axes of
                 `rows` is written to each of them.
             slots: Nest of names of slots. Default: all of them.

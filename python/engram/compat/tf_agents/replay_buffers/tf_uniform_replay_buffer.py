@@ -75,7 +75,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
             scope: Prefix of the names of variables and operations.
             device: Where tables, and tensors that are returned, are placed.
             table_fn: Called as `table_fn(spec, capacity)`, creates an object like `Table`: once for `data_spec`, and
-                once for ids. Default: no tables are created, see the class.
+                once for ids. Default: `Table`, used only for columns that rings do not store, see the class.
             dataset_drop_remainder: If True, datasets of a single deterministic pass leave out elements with fewer than
                 `sample_batch_size` segments or `num_steps` items. Their tensors then have known shapes.
             dataset_window_shift: In datasets of a single deterministic pass: number of items from the beginning of one

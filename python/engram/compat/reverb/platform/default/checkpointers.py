@@ -9,7 +9,7 @@ def default_checkpointer(group: str | None = None) -> CheckpointerBase:
     """Returns the default checkpointer of a server, which uses a temporary directory.
 
     Args:
-        group: Only None and "" are supported. Default: None.
+        group: Group of users that would own the files; only None and "" are supported. Default: None.
 
     Raises:
         ValueError: `group` is neither None nor "".
