@@ -240,7 +240,7 @@ impl Client {
         if table.max_times_sampled > 0 {
             self.streams.add(&requests);
         }
-        RemoteStream::new((requests, task), &self.connector, table, options)
+        RemoteStream::open((requests, task), &self.connector, table, options)
     }
 
     /// Begins a scan, on a connection of its own.

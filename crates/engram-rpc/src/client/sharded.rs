@@ -117,7 +117,7 @@ impl ShardedTables {
             opened
         });
         let (requests, tasks) = opened.unzip();
-        ShardedStream::new(Arc::clone(self), (requests, tasks), table, options)
+        ShardedStream::open(Arc::clone(self), (requests, tasks), table, options)
     }
 
     fn start_sample(

@@ -1,13 +1,14 @@
-//! Prefetches batches from a server; each batch is on lease.
+//! Prefetches batches from a server, or from all shards of a table; each batch is on lease.
 
 use std::collections::VecDeque;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engram_core::{Error, Result, TableOptions};
 use engram_engine::{
-    Batch, BatchStream, DeliveryTracker, SampleOptions, StreamOptions, WaitOptions, WaitOutcome,
-    wait,
+    Batch, BatchLease, BatchStream, DeliveryTracker, SampleOptions, StreamOptions, WaitOptions,
+    WaitOutcome, wait,
 };
 
 use tokio::task::JoinHandle;
@@ -17,7 +18,7 @@ use super::pending_samples::BatchRequest;
 use super::sample_requests::{LeasedBatch, RemoteLease, RemoteSampleTicket, SampleRequests};
 
 /// Maximum time that closing waits for the server to handle the last acknowledgements.
-const MAX_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const MAX_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// With a short `reconnect_timeout`, closing waits for at most that and this long in addition.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
@@ -29,59 +30,96 @@ const MAX_IN_FLIGHT: usize = 1_000;
 /// Maximum number of batches that the reader has and that are not acknowledged. With more, the oldest are acknowledged.
 const MAX_UNACKNOWLEDGED: usize = 500;
 
-/// Batches of one table, prefetched over a stream of their own.
+/// Where a stream requests its batches.
+pub trait BatchSource: Debug + Send {
+    /// A requested batch. Dropping it cancels the request.
+    type Ticket: Future<Output = Result<Self::Leased>> + Send + Unpin;
+    /// A batch that arrived, with its lease.
+    type Leased: Send;
+    /// The lease on a batch.
+    type Lease: BatchLease + Send;
+
+    /// Requests a batch; `None` after [`Self::close`].
+    fn request(&mut self, request: BatchRequest) -> Option<Self::Ticket>;
+
+    /// When the batch, or its first part, arrived.
+    fn received(leased: &Self::Leased) -> Instant;
+
+    /// The batch, and the lease on its items.
+    fn split(&self, leased: Self::Leased) -> (Batch, Self::Lease);
+
+    /// Waits until all acknowledgements that removed items from a durable store are durable.
+    fn wait_until_durable(
+        &mut self,
+        deliveries: &mut DeliveryTracker<Self::Lease>,
+        options: &mut WaitOptions<'_>,
+    ) -> WaitOutcome<Result<()>>;
+
+    /// See [`BatchStream::lease_timeout`].
+    fn lease_timeout(&self) -> Option<Duration>;
+
+    /// True until [`Self::close`].
+    fn is_open(&self) -> bool;
+
+    /// Sends no more requests, so that the tasks of the source end once the servers have handled all acknowledgements.
+    fn close(&mut self);
+}
+
+/// Batches of one table, prefetched over streams of their own.
 ///
 /// A batch is requested, received, returned by `next`, delivered and then acknowledged.
 /// A batch that waited for so long that its lease ends is cancelled and requested again.
-#[derive(Debug)]
-pub struct RemoteStream {
-    /// `None` after [`RemoteStream::close`].
-    requests: Option<SampleRequests>,
-    /// Runs the stream `requests`. Ends after the requests are dropped and the server has handled all acknowledgements
-    /// and cancellations. `None` after [`RemoteStream::close`] has waited for that.
-    task: Option<JoinHandle<bool>>,
-    connector: Arc<Connector>,
+pub struct PrefetchedStream<S: BatchSource> {
+    source: S,
+    /// Run the source's streams. They end after [`BatchSource::close`]; those that did are removed.
+    tasks: Vec<JoinHandle<bool>>,
+    /// Maximum time that closing waits for the tasks.
+    close_timeout: Duration,
     table: String,
     /// True if delivered items are acknowledged at once. With `hold`, and for tables from which sampling removes
     /// nothing, they are acknowledged when the next batch is requested.
     acknowledges_at_once: bool,
     options: StreamOptions,
-    /// Maximum time that closing waits for `task`.
-    close_timeout: Duration,
     /// Number of batches requested, without stale ones (see `is_stale`): they are requested again.
     batches_requested: u64,
     /// Number of items requested, without those of stale batches and those that incomplete batches lacked: they are
     /// requested again.
     items_requested: u64,
     /// Requested batches that were not returned to the reader yet, each with its number of items.
-    in_flight: VecDeque<(usize, RemoteSampleTicket)>,
+    in_flight: VecDeque<(usize, S::Ticket)>,
     /// Batches that the reader has and that are not acknowledged.
-    deliveries: DeliveryTracker<RemoteLease>,
-    /// Why the server could not make acknowledgements durable when it was last asked.
-    durability_error: Option<Error>,
+    deliveries: DeliveryTracker<S::Lease>,
 }
 
-impl RemoteStream {
-    pub(crate) fn new(
-        (requests, task): (SampleRequests, JoinHandle<bool>),
-        connector: &Arc<Connector>,
+impl<S: BatchSource> Debug for PrefetchedStream<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrefetchedStream")
+            .field("table", &self.table)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: BatchSource> PrefetchedStream<S> {
+    pub(super) fn new(
+        source: S,
+        tasks: Vec<JoinHandle<bool>>,
+        close_timeout: Duration,
         table: &TableOptions,
         options: StreamOptions,
     ) -> Result<Self> {
         options.check()?;
         let mut stream = Self {
-            requests: Some(requests),
-            task: Some(task),
-            connector: Arc::clone(connector),
+            source,
+            tasks,
+            close_timeout,
             table: table.name.clone(),
             acknowledges_at_once: table.max_times_sampled > 0 && !options.hold,
             options,
-            close_timeout: MAX_CLOSE_TIMEOUT.min(connector.reconnect_timeout() + CLOSE_GRACE),
             batches_requested: 0,
             items_requested: 0,
             in_flight: VecDeque::new(),
             deliveries: DeliveryTracker::default(),
-            durability_error: None,
         };
         stream.prefetch();
         Ok(stream)
@@ -89,9 +127,6 @@ impl RemoteStream {
 
     /// Requests batches until as many are in flight as the options and [`MAX_IN_FLIGHT`] allow.
     fn prefetch(&mut self) {
-        let Some(requests) = &self.requests else {
-            return;
-        };
         let StreamOptions {
             prefetch,
             max_batches,
@@ -107,7 +142,7 @@ impl RemoteStream {
             if n == 0 || (n < self.options.at_least && !self.in_flight.is_empty()) {
                 return;
             }
-            let ticket = requests.send(BatchRequest {
+            let request = BatchRequest {
                 table: self.table.clone(),
                 options: SampleOptions {
                     n,
@@ -116,7 +151,10 @@ impl RemoteStream {
                     timeout: None,
                 },
                 length_policy,
-            });
+            };
+            let Some(ticket) = self.source.request(request) else {
+                return;
+            };
             self.in_flight.push_back((n, ticket));
             self.items_requested += n as u64;
             self.batches_requested += 1;
@@ -124,42 +162,21 @@ impl RemoteStream {
     }
 
     /// True if the server has returned the batch's items to their table, or is about to.
-    fn is_stale(&self, batch: &LeasedBatch) -> bool {
+    fn is_stale(&self, leased: &S::Leased) -> bool {
         // The last tenth of the timeout is left for the acknowledgement to arrive.
-        self.lease_timeout()
-            .is_some_and(|timeout| batch.received.elapsed() >= timeout.mul_f64(0.9))
-    }
-
-    /// Waits until all acknowledgements that removed items from a durable store are durable.
-    fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
-        match (&self.durability_error, &self.requests) {
-            (Some(_), Some(requests)) => self.deliveries.durable = Some(requests.confirm_again()),
-            (Some(error), None) => return WaitOutcome::Ready(Err(error.clone())),
-            (None, _) => {}
-        }
-        let Some(durable) = &mut self.deliveries.durable else {
-            return WaitOutcome::Ready(Ok(()));
-        };
-        let outcome = wait(durable, options);
-        if let WaitOutcome::Ready(outcome) = &outcome {
-            self.deliveries.durable = None;
-            let error = outcome.as_ref().err();
-            // If the connection was lost, there is nothing to ask for again: the server returns the items to the table,
-            // or has removed them.
-            let error = error.filter(|error| !matches!(error, Error::Unavailable(_)));
-            self.durability_error = error.cloned();
-        }
-        outcome
+        self.source
+            .lease_timeout()
+            .is_some_and(|timeout| S::received(leased).elapsed() >= timeout.mul_f64(0.9))
     }
 }
 
-impl BatchStream for RemoteStream {
+impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
     fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<Option<Batch>> {
         self.deliveries.acknowledge_delivered();
         while self.deliveries.num_batches() >= MAX_UNACKNOWLEDGED {
             self.deliveries.acknowledge_oldest();
         }
-        match self.wait_until_durable(options) {
+        match (self.source).wait_until_durable(&mut self.deliveries, options) {
             // If the connection was lost, the next connection continues with the items that are left.
             WaitOutcome::Ready(Ok(()) | Err(Error::Unavailable(_))) => {}
             WaitOutcome::Ready(Err(error)) => return Err(error),
@@ -175,15 +192,15 @@ impl BatchStream for RemoteStream {
             };
             let n = *n;
             self.in_flight.pop_front();
-            let batch = outcome?;
-            if self.is_stale(&batch) {
+            let leased = outcome?;
+            if self.is_stale(&leased) {
                 self.items_requested -= n as u64;
                 self.batches_requested -= 1;
-                drop(batch);
+                drop(leased);
                 self.prefetch();
                 continue;
             }
-            let LeasedBatch { batch, lease, .. } = batch;
+            let (batch, lease) = self.source.split(leased);
             // The items that an incomplete batch lacks are requested again later.
             self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
             self.deliveries.push(batch.infos.len(), lease);
@@ -193,11 +210,11 @@ impl BatchStream for RemoteStream {
     }
 
     fn lease_timeout(&self) -> Option<Duration> {
-        self.connector.lease_timeout()
+        self.source.lease_timeout()
     }
 
     fn deliver(&mut self, items: u64) -> bool {
-        if self.requests.is_none() {
+        if !self.source.is_open() {
             return false;
         }
         self.deliveries.delivered = items;
@@ -211,7 +228,7 @@ impl BatchStream for RemoteStream {
         self.deliveries.return_newest();
     }
 
-    /// Waits for the server's other replies no longer than two seconds, or less if `reconnect_timeout` is short.
+    /// Waits for the servers' other replies no longer than two seconds, or less if `reconnect_timeout` is short.
     fn close(
         &mut self,
         at_most: Duration,
@@ -220,30 +237,116 @@ impl BatchStream for RemoteStream {
         self.deliveries.finish();
         self.in_flight.clear();
         let called = Instant::now();
-        let durable = self.wait_until_durable(options);
-        self.requests = None;
+        let durable = (self.source).wait_until_durable(&mut self.deliveries, options);
+        self.source.close();
         let began = options.deadline.map_or_else(Instant::now, |_| called);
-        if let Some(task) = &mut self.task {
+        let deadline = Some(began + self.close_timeout.min(at_most));
+        self.tasks.retain_mut(|task| {
             let mut options = WaitOptions {
-                deadline: Some(began + self.close_timeout.min(at_most)),
+                deadline,
                 interrupted: &mut || false,
             };
-            if let WaitOutcome::Ready(_) = wait(task, &mut options) {
-                self.task = None;
-            }
-        }
+            !matches!(wait(task, &mut options), WaitOutcome::Ready(_))
+        });
         durable
     }
 }
 
-impl Drop for RemoteStream {
+impl<S: BatchSource> Drop for PrefetchedStream<S> {
     fn drop(&mut self) {
-        if self.requests.is_some() {
+        if self.source.is_open() {
             let mut options = WaitOptions {
                 deadline: Some(Instant::now()),
                 interrupted: &mut || false,
             };
             let _ = self.close(Duration::MAX, &mut options);
         }
+    }
+}
+
+/// Batches of one table of a server.
+pub type RemoteStream = PrefetchedStream<RemoteSource>;
+
+/// The sample requests of one stream.
+#[derive(Debug)]
+pub struct RemoteSource {
+    /// `None` after [`BatchSource::close`].
+    requests: Option<SampleRequests>,
+    connector: Arc<Connector>,
+    /// Why the server could not make acknowledgements durable when it was last asked.
+    durability_error: Option<Error>,
+}
+
+impl RemoteStream {
+    pub(crate) fn open(
+        (requests, task): (SampleRequests, JoinHandle<bool>),
+        connector: &Arc<Connector>,
+        table: &TableOptions,
+        options: StreamOptions,
+    ) -> Result<Self> {
+        let close_timeout = MAX_CLOSE_TIMEOUT.min(connector.reconnect_timeout() + CLOSE_GRACE);
+        let source = RemoteSource {
+            requests: Some(requests),
+            connector: Arc::clone(connector),
+            durability_error: None,
+        };
+        Self::new(source, vec![task], close_timeout, table, options)
+    }
+}
+
+impl BatchSource for RemoteSource {
+    type Ticket = RemoteSampleTicket;
+    type Leased = LeasedBatch;
+    type Lease = RemoteLease;
+
+    fn request(&mut self, request: BatchRequest) -> Option<RemoteSampleTicket> {
+        self.requests
+            .as_ref()
+            .map(|requests| requests.send(request))
+    }
+
+    fn received(leased: &LeasedBatch) -> Instant {
+        leased.received
+    }
+
+    fn split(&self, leased: LeasedBatch) -> (Batch, RemoteLease) {
+        (leased.batch, leased.lease)
+    }
+
+    fn wait_until_durable(
+        &mut self,
+        deliveries: &mut DeliveryTracker<RemoteLease>,
+        options: &mut WaitOptions<'_>,
+    ) -> WaitOutcome<Result<()>> {
+        match (&self.durability_error, &self.requests) {
+            (Some(_), Some(requests)) => deliveries.durable = Some(requests.confirm_again()),
+            (Some(error), None) => return WaitOutcome::Ready(Err(error.clone())),
+            (None, _) => {}
+        }
+        let Some(durable) = &mut deliveries.durable else {
+            return WaitOutcome::Ready(Ok(()));
+        };
+        let outcome = wait(durable, options);
+        if let WaitOutcome::Ready(outcome) = &outcome {
+            deliveries.durable = None;
+            let error = outcome.as_ref().err();
+            // If the connection was lost, there is nothing to ask for again: the server returns the items to the table,
+            // or has removed them.
+            let error = error.filter(|error| !matches!(error, Error::Unavailable(_)));
+            self.durability_error = error.cloned();
+        }
+        outcome
+    }
+
+    fn lease_timeout(&self) -> Option<Duration> {
+        self.connector.lease_timeout()
+    }
+
+    fn is_open(&self) -> bool {
+        self.requests.is_some()
+    }
+
+    fn close(&mut self) {
+        self.requests = None;
     }
 }
