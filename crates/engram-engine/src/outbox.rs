@@ -90,29 +90,19 @@ impl Outbox {
     /// # Errors
     /// The first error of an insert; the inserts after it are made anyway.
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
-        let mut outcome = Ok(());
-        let mut items = items.peekable();
-        while let Some((number, first)) = items.next() {
-            let mut batch = Vec::with_capacity(items.size_hint().0.min(MAX_RESERVED) + 1);
-            batch.push(first);
-            while let Some((_, item)) = items.next_if(|(next, _)| *next == number) {
-                batch.push(item);
-            }
+        send_by_table(items, |number, batch| {
             let count = batch.len();
             let table = &self.tables[number as usize];
-            match table.insert_from_outbox(batch, self.id) {
-                Ok(mut ticket) => match ticket.poll_applied(Waker::noop()) {
-                    Poll::Ready(Ok(lsn)) => record_applied(&mut self.durable, &ticket, lsn),
-                    Poll::Ready(Err(error)) => outcome = outcome.and(Err(error)),
-                    Poll::Pending => {
-                        self.in_flight += count;
-                        self.tickets.push_back((count, ticket));
-                    }
-                },
-                Err(error) => outcome = outcome.and(Err(error)),
+            let mut ticket = table.insert_from_outbox(batch, self.id)?;
+            match ticket.poll_applied(Waker::noop()) {
+                Poll::Ready(lsn) => record_applied(&mut self.durable, &ticket, lsn?),
+                Poll::Pending => {
+                    self.in_flight += count;
+                    self.tickets.push_back((count, ticket));
+                }
             }
-        }
-        outcome
+            Ok(())
+        })
     }
 
     /// Removes finished inserts, without waiting.
@@ -237,4 +227,25 @@ impl Future for Outbox {
         }
         Poll::Ready(Ok(()))
     }
+}
+
+/// Sends each run of consecutive items for one table at once. Each item is given with its table's number.
+///
+/// # Errors
+/// The first error of `send`; the items after it are sent anyway.
+pub fn send_by_table(
+    items: impl Iterator<Item = (u32, NewItem)>,
+    mut send: impl FnMut(u32, Vec<NewItem>) -> Result<()>,
+) -> Result<()> {
+    let mut outcome = Ok(());
+    let mut items = items.peekable();
+    while let Some((number, first)) = items.next() {
+        let mut batch = Vec::with_capacity(items.size_hint().0.min(MAX_RESERVED) + 1);
+        batch.push(first);
+        while let Some((_, item)) = items.next_if(|(next, _)| *next == number) {
+            batch.push(item);
+        }
+        outcome = outcome.and(send(number, batch));
+    }
+    outcome
 }

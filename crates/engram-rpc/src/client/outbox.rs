@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use engram_core::writer::ShardId;
 use engram_core::{NewItem, Result, TableOptions};
-use engram_engine::{Until, WaitOptions, WaitOutcome, wait};
+use engram_engine::{Until, WaitOptions, WaitOutcome, send_by_table, wait};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -15,9 +15,6 @@ use super::Client;
 use super::pending_inserts::{InsertCommand, InsertProgress, PendingInserts};
 use super::reconnecting_stream::{closed_error, run};
 use crate::wire::check_sendable;
-
-/// Maximum number of items for which memory is allocated before they are known to be for the same table.
-const MAX_RESERVED: usize = 64;
 
 /// How long dropping an outbox waits until the server has read its items and ended the stream.
 const DROP_TIMEOUT: Duration = Duration::from_millis(900);
@@ -172,27 +169,16 @@ impl RemoteOutbox {
     /// # Errors
     /// The error of the first invalid item: its table does not accept it, or it is too large to send.
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
-        let mut outcome = Ok(());
-        let mut items = items.peekable();
-        while let Some((number, first)) = items.next() {
-            let mut batch = Vec::with_capacity(items.size_hint().0.min(MAX_RESERVED) + 1);
-            batch.push(first);
-            while let Some((_, item)) = items.next_if(|(next, _)| *next == number) {
-                batch.push(item);
-            }
+        send_by_table(items, |number, batch| {
             let options = &self.tables[number as usize];
-            let mut checked = batch.iter();
-            let checked = checked
-                .try_for_each(|item| options.check_item(item).and_then(|()| check_sendable(item)));
-            match checked {
-                Ok(()) => {
-                    self.progress.count_sent(number, batch.len() as u64);
-                    self.send_command(InsertCommand::Items(number, batch));
-                }
-                Err(error) => outcome = outcome.and(Err(error)),
+            for item in &batch {
+                options.check_item(item)?;
+                check_sendable(item)?;
             }
-        }
-        outcome
+            self.progress.count_sent(number, batch.len() as u64);
+            self.send_command(InsertCommand::Items(number, batch));
+            Ok(())
+        })
     }
 
     /// Checks whether items were rejected, or the server could not be reached.
