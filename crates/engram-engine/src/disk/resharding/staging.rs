@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf, absolute};
 
 use engram_core::{Error, Result};
@@ -49,7 +50,16 @@ pub(super) fn check_output(output: &Path) -> Result<PathBuf> {
     let shown = output.display();
     let invalid = |text: String| Err(Error::InvalidArgument(text));
     let path = match fs::read_dir(output).map(|mut entries| entries.next()) {
-        Ok(None) => fs::canonicalize(output),
+        Ok(None) => {
+            let path = fs::canonicalize(output);
+            if path.as_deref().is_ok_and(is_mounted) {
+                return invalid(format!(
+                    "`output`: {shown} is the root of a file system, which cannot be replaced; give a directory in it that \
+                     does not exist yet"
+                ));
+            }
+            path
+        }
         Ok(Some(_)) => {
             return invalid(format!(
                 "`output`: {shown} exists and is not empty; give a directory that does not exist yet, or an empty one"
@@ -76,6 +86,15 @@ pub(super) fn check_output(output: &Path) -> Result<PathBuf> {
         ));
     }
     Ok(path)
+}
+
+/// True if another file system is mounted at this directory.
+fn is_mounted(path: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
+    match path.parent().map(|parent| (device(path), device(parent))) {
+        Some((Ok(own), Ok(parent))) => own != parent,
+        _ => false,
+    }
 }
 
 /// Number of files that are open for each new directory: the directory, and its log twice.
