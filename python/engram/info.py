@@ -94,9 +94,9 @@ class TableInfo:
         note: Text stored with the table, if any.
         users: Writers and readers that use the table through a server, at most 1,000: those that were active last, in
             this order. Those of dm-reverb's clients and of this process are not listed. Not compared by `==`.
-        rejected_calls: Number of calls that the table has rejected, by the name of the error in `engram.errors`. Most
-            items that do not match the signature are rejected by the writer, before they reach the table. Not saved
-            with a durable store.
+        rejected_calls: Number of calls that the table has rejected, by the name of the error in `engram.errors`. Calls
+            with invalid arguments, and most items with a wrong structure or a priority that is NaN, are rejected before
+            they reach the table, and do not count. Not saved with a durable store.
     """
 
     name: str

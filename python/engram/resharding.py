@@ -38,10 +38,10 @@ def reshard(
 ) -> Resharded:
     """Writes the tables of closed stores to `into` new directories, `output/shard-0` and so on.
 
-    Each item is in one of them, with its key, data, priority, times sampled and age. Bounds and counts of rate limiters
-    are divided. The given directories are not changed, and no store can open them meanwhile. `output` appears when
-    everything is on disk; if the call fails or is interrupted, nothing is left there. A call that was killed can be
-    repeated.
+    Each item is in one of them, with its key, data, priority and times sampled. Bounds and counts of rate limiters are
+    divided: open the new directories without tables, which would replace them. The given directories are not changed,
+    and no store can open them meanwhile. `output` appears when everything is on disk; if the call fails or is
+    interrupted, nothing is left there. A call that was killed can be repeated.
 
         resharded = reshard(["runs/7/shard-0", "runs/7/shard-1", "runs/7/shard-2"], into=5, output="runs/7/five")
         print(resharded.tables)
@@ -58,7 +58,9 @@ def reshard(
 
     Raises:
         InvalidArgumentError: There is no directory, or one is given twice, or as a copy; tables or options differ, or
-            two directories have an item with the same key; `into` is out of range; `output` exists and is not empty.
+            two directories have an item with the same key; `into` is out of range, or needs more open files than
+            the process may have; `output` exists and is not empty, or is in a source; a source is in `output.tmp`,
+            which this function removes.
         StorageError: A directory is open in a process, damaged, of a newer format or without a store, or something
             cannot be read or written.
     """

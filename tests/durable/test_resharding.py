@@ -114,6 +114,56 @@ def test_arguments_are_checked(sources, tmp_path):
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.parametrize("into", [2, 3])
+def test_all_items_of_a_divided_queue_are_sampled(tmp_path, into):
+    with Store.open(tmp_path / "source", [Table.queue("q", max_size=100)]) as store:
+        for number in range(20):
+            store.insert({"x": number}, {"q": 1.0})
+        store.sample("q", 13)
+    left = []
+    for path in resharding.reshard([tmp_path / "source"], into=into, output=tmp_path / "out").directories:
+        with Store.open(path) as store:
+            for _ in range(store.info()["q"].size):
+                left += store.sample("q", 1, timeout=5.0).data["x"].tolist()
+            assert store.info()["q"].size == 0
+            for number in range(store.info()["q"].max_size):
+                store.insert({"x": number}, {"q": 1.0}, timeout=5.0)
+    assert sorted(left) == list(range(13, 20))
+
+
+def test_ages_count_the_later_items_of_the_same_shard(sources, tmp_path):
+    for path in resharding.reshard(sources, into=5, output=tmp_path / "five").directories:
+        with Store.open(path) as store:
+            items = store.peek("text", 1_000).items
+            assert [item.age for item in items] == list(range(36))
+
+
+def test_sources_in_the_unfinished_output_are_not_removed(sources, tmp_path):
+    resharding.reshard(sources, into=2, output=tmp_path / "out")
+    moved = (tmp_path / "out").rename(tmp_path / "out.tmp")
+    shards = [moved / "shard-0", moved / "shard-1"]
+    with raises(
+        InvalidArgumentError,
+        f"`output`: {shards[0]} is in {moved}, which a resharding to {tmp_path / 'out'} removes; give another `output`",
+    ):
+        resharding.reshard(shards, into=3, output=tmp_path / "out")
+    assert contents(shards) == contents(sources)
+
+
+def test_more_directories_than_open_files_are_refused_at_once(sources, tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+
+    process = start(sources, tmp_path / "out", into=100, preexec_fn=limit)
+    _, stderr = process.communicate()
+    assert stderr.splitlines()[-1] == (
+        "engram.errors.InvalidArgumentError: `into`: 100 new directories need about 325 open files, but this process "
+        "may have 300; raise its limit (`ulimit -n 325`), or give a smaller `into`"
+    )
+    assert sorted(tmp_path.iterdir()) == sources
+    assert len(resharding.reshard(sources, into=100, output=tmp_path / "out").directories) == 100
+
+
 RESHARD = """
 import sys
 from engram import resharding
@@ -122,8 +172,8 @@ resharding.reshard(sources, into=int(into), output=output)
 """
 
 
-def start(sources, output, **options):
-    command = [sys.executable, "-c", RESHARD, "3", str(output), *map(str, sources)]
+def start(sources, output, into=3, **options):
+    command = [sys.executable, "-c", RESHARD, str(into), str(output), *map(str, sources)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
 
 

@@ -113,14 +113,20 @@ fn edges(values: &[f64], are_counts: bool, bins: u32) -> Vec<f64> {
     }
     if low >= high {
         let half = (low.abs() / 2.0).max(0.5);
-        return vec![low - half, low + half];
+        return vec![(low - half).max(f64::MIN), (low + half).min(f64::MAX)];
     }
     let edge = |bin: u32| {
         let part = f64::from(bin) / f64::from(bins);
         // Not `low + (high - low) * part`, where the difference can be infinite.
         low * (1.0 - part) + high * part
     };
-    let mut edges: Vec<f64> = (0..bins).map(edge).collect();
+    let mut edges = Vec::with_capacity(bins as usize + 1);
+    let mut last = low;
+    for bin in 0..bins {
+        // Rounding can give an edge less than the one before it, or more than `high`.
+        last = edge(bin).clamp(last, high);
+        edges.push(last);
+    }
     edges.push(high);
     edges
 }
@@ -160,6 +166,25 @@ mod tests {
     }
 
     #[test]
+    fn edges_of_almost_equal_priorities_are_sorted() {
+        for low in [1.0_f64, 1.0 / 3.0, -5.0, 1e-310, 0.7] {
+            let mut high = low;
+            for _ in 0..5 {
+                high = high.next_up();
+                let values = [low, low.next_up(), high];
+                for bins in [2, 3, 7, 1000, MAX_BINS] {
+                    let edges = edges(&values, false, bins);
+                    assert!(edges.is_sorted(), "{low} {high} {bins}");
+                    assert_eq!((edges[0], edges[bins as usize]), (low, high));
+                    let histogram = Histogram::count(&values, edges);
+                    let first = histogram.edges.partition_point(|edge| *edge <= low) - 1;
+                    assert!(histogram.counts[first] >= 1, "{low} {high} {bins}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn extreme_values_have_bins_too() {
         for values in [
             vec![],
@@ -176,6 +201,7 @@ mod tests {
                 assert_eq!(total, values.len() as u64);
                 assert_eq!(histogram.edges.len(), histogram.counts.len() + 1);
                 assert!(histogram.edges.is_sorted());
+                assert!(histogram.edges.iter().all(|edge| edge.is_finite()));
             }
         }
     }

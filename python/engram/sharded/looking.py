@@ -1,6 +1,7 @@
 """Peeks and histograms of all shards as one."""
 
 import numpy as np
+import numpy.typing as npt
 
 from engram.peek import Histogram, Peek, PeekedItem, PeekOrder
 
@@ -27,19 +28,40 @@ def merge_peeks(peeks: list[Peek], n: int, order: PeekOrder) -> Peek:
 def merge_histograms(histograms: list[Histogram], bins: int) -> Histogram:
     """Merges the histograms of shards, each with as many bins as possible.
 
-    An item counts in the bin with the middle of its shard's bin: at most one narrow bin away from its own.
+    An item counts in the bin with the middle of its shard's bin: at most one narrow bin away from its own. If a shard
+    has counted only some of its items, as large a fraction of the counts of each other shard is used.
     """
-    filled = [histogram for histogram in histograms if histogram.table_size] or histograms[:1]
-    low = min(histogram.edges[0] for histogram in filled)
-    high = max(histogram.edges[-1] for histogram in filled)
-    middles = np.concatenate([(histogram.edges[1:] + histogram.edges[:-1]) / 2 for histogram in filled])
-    counts, edges = np.histogram(
-        middles, bins=bins, range=(low, high), weights=np.concatenate([histogram.counts for histogram in filled])
+    filled = [histogram for histogram in histograms if histogram.counts.any()] or histograms[:1]
+    edges = _equal_bins(
+        min(histogram.edges[0] for histogram in filled), max(histogram.edges[-1] for histogram in filled), bins
     )
+    weights = _weights(histograms)
+    counts = np.zeros(bins)
+    for histogram, weight in zip(histograms, weights, strict=True):
+        # Not half of the sum, which can be infinite.
+        middles = histogram.edges[1:] / 2 + histogram.edges[:-1] / 2
+        indices = np.clip(np.searchsorted(edges, middles, side="right") - 1, 0, bins - 1)
+        counts += np.bincount(indices, weight * histogram.counts, bins)
     return Histogram(
-        counts=counts.astype(np.int64),
+        counts=np.rint(counts).astype(np.int64),
         edges=edges,
-        below=sum(histogram.below for histogram in filled),
-        above=sum(histogram.above for histogram in filled),
-        table_size=sum(histogram.table_size for histogram in filled),
+        below=round(sum(weight * histogram.below for histogram, weight in zip(histograms, weights, strict=True))),
+        above=round(sum(weight * histogram.above for histogram, weight in zip(histograms, weights, strict=True))),
+        table_size=sum(histogram.table_size for histogram in histograms),
     )
+
+
+def _equal_bins(low: float, high: float, bins: int) -> npt.NDArray[np.float64]:
+    """Returns the edges of bins of equal width, also if the width is infinite, or less than that of a float."""
+    part = np.arange(bins + 1) / bins
+    return np.maximum.accumulate(np.clip(low * (1 - part) + high * part, low, high))
+
+
+def _weights(histograms: list[Histogram]) -> list[float]:
+    """Returns a factor per shard with which all shards count the same fraction of their items.
+
+    A shard with few items counts all of them, and a shard with many only some.
+    """
+    fractions = [histogram.num_items / max(histogram.table_size, 1) for histogram in histograms]
+    least = min((fraction for fraction in fractions if fraction > 0), default=1)
+    return [least / fraction if fraction > 0 else 1.0 for fraction in fractions]

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Payloads are copied one by one, and only those with strings stay in memory. Apart from them, what stays there is about 300 bytes per item and chunk, and a few MiB per shard
-//! for buffers.
+//! for buffers. Each new directory needs three open files.
 //!
 //! * `source.rs`: the directories to read, and whether their tables agree
 //! * `plan.rs`: the shard of each item, and the order of the items
@@ -40,7 +40,7 @@ use self::plan::{ShardedTable, plan_tables};
 use self::progress::Work;
 use self::shard_writer::ShardWriter;
 use self::source::{Source, check_agreement, open_sources};
-use self::staging::{Staging, check_output};
+use self::staging::{Staging, check_open_files, check_output, check_separate};
 use super::byte_codec::{BodyReader, UnusableData};
 use super::directory::Directory as _;
 use super::file_format::record_bytes;
@@ -71,9 +71,10 @@ pub struct Resharded {
 /// # Errors
 /// [`Error::InvalidArgument`] if `directories` is empty, has a directory twice or copies of one store; if the tables of
 /// two sources differ in a name or an option, or have an item with the same key; if `into` is not from 1 to
-/// [`MAX_SHARDS`]; if `output` exists and is not an empty directory. [`Error::Storage`] if a source is in use, damaged, of
-/// another format version or has no store; if something cannot be read or written; if `output.tmp` is in use or was not
-/// created by this function. [`Error::Closed`] if `progress` returns false.
+/// [`MAX_SHARDS`], or more than the process may open files for; if `output` exists and is not an empty directory, or is
+/// in a source; if a source is in `output.tmp`. [`Error::Storage`] if a source is in use, damaged, of another format
+/// version or has no store; if something cannot be read or written; if `output.tmp` is in use or was not created by this
+/// function. [`Error::Closed`] if `progress` returns false.
 pub fn reshard(
     directories: &[PathBuf],
     into: u32,
@@ -87,9 +88,11 @@ pub fn reshard(
         )));
     }
     let output = check_output(output)?;
+    check_open_files(directories.len(), into)?;
     let mut work = Work::new(progress);
     let sources = open_sources(directories, &mut work)?;
     check_agreement(&sources)?;
+    check_separate(&output, &sources)?;
     let staging = Staging::create(output)?;
     // Readings of the sources' clocks are converted to this one, which continues at the largest.
     let clock = sources.iter().map(|source| source.clock).max();

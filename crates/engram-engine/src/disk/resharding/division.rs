@@ -60,7 +60,8 @@ pub(super) fn share(total: u64, shards: usize, shard: usize) -> u64 {
 
 /// Divides the counts of a limiter, which are sums over the sources, among shards with these sizes. The sum over the
 /// shards is exact. Each shard's inserts minus deletes are its size, and its difference of inserts and samples is, up to
-/// rounding, the same in all shards.
+/// rounding, the same in all shards. In a queue or stack, whose difference counts the items that can still be sampled, it
+/// is the shard's size plus the shard's part of the items that were removed unsampled.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -73,9 +74,17 @@ pub(super) fn divide_limiter(
     limits: &RateLimits,
 ) -> Vec<RateLimiter> {
     let shards = sizes.len();
-    let former = total.inserts.saturating_sub(sizes.iter().sum());
+    let size_sum: u64 = sizes.iter().sum();
+    let former = total.inserts.saturating_sub(size_sum);
     let ratio = limits.samples_per_insert;
-    let difference = total.diff() / shards as f64;
+    let samples_each_item_once = matches!(&*limits.kind, "Queue" | "Stack");
+    // Without the difference of a shard's own items, which is not divided.
+    let divided_difference = if samples_each_item_once {
+        total.diff() - size_sum as f64
+    } else {
+        total.diff()
+    };
+    let difference = divided_difference / shards as f64;
     let mut samples_left = total.samples;
     // What rounding has left over so far.
     let mut remainder = 0.0;
@@ -83,7 +92,12 @@ pub(super) fn divide_limiter(
         .zip(sizes)
         .map(|(shard, size)| {
             let inserts = size + share(former, shards, shard);
-            let wanted = inserts as f64 * ratio - difference + remainder;
+            let own_difference = if samples_each_item_once {
+                *size as f64
+            } else {
+                0.0
+            };
+            let wanted = inserts as f64 * ratio - own_difference - difference + remainder;
             let samples = (wanted.round().max(0.0) as u64).min(samples_left);
             remainder = wanted - samples as f64;
             samples_left -= samples;
@@ -102,6 +116,7 @@ pub(super) fn divide_limiter(
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_precision_loss, reason = "the counts are small")]
 mod tests {
     use super::*;
 
@@ -169,5 +184,34 @@ mod tests {
         let samples: Vec<u64> = divided.iter().map(|each| each.samples).collect();
         assert_eq!(samples.iter().sum::<u64>(), 1_000);
         assert!(samples[0].abs_diff(samples[1]) <= 4, "{samples:?}");
+    }
+
+    #[test]
+    fn all_items_of_a_divided_queue_can_be_sampled() {
+        let queue = RateLimits::queue(34);
+        for (sizes, unsampled) in [
+            (vec![3, 2, 2], 0),
+            (vec![45, 40, 35], 0),
+            (vec![4, 3], 1),
+            (vec![3, 2, 2, 0], 6),
+        ] {
+            let size_sum: u64 = sizes.iter().sum();
+            let total = RateLimiter {
+                limits: queue.clone(),
+                inserts: size_sum + 13,
+                samples: 13 - unsampled,
+                deletes: 13,
+            };
+            let divided = divide_limiter(&total, &sizes, &queue);
+            let sum = |count: fn(&RateLimiter) -> u64| divided.iter().map(count).sum::<u64>();
+            assert_eq!(sum(|each| each.samples), total.samples);
+            assert_eq!(sum(|each| each.inserts), total.inserts);
+            for (each, size) in divided.iter().zip(&sizes) {
+                let removed = each.diff() - *size as f64;
+                let even = unsampled as f64 / sizes.len() as f64;
+                assert!(removed >= 0.0, "{sizes:?} {each:?}");
+                assert!((removed - even).abs() < 1.0, "{sizes:?} {each:?}");
+            }
+        }
     }
 }

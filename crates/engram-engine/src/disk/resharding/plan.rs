@@ -34,7 +34,7 @@ pub(super) struct PlannedItem<'a> {
 pub(super) struct ShardedTable<'a> {
     /// The options in the first source.
     first_options: &'a TableOptions,
-    /// All items; the index of an item is its new insertion number.
+    /// All items, in their new order.
     pub(super) items: Vec<PlannedItem<'a>>,
     /// For each shard, the indices of its items.
     shard_items: Vec<Vec<u32>>,
@@ -224,10 +224,10 @@ impl ShardedTable<'_> {
         }
     }
 
-    /// The items of one shard with their new insertion numbers.
-    pub(super) fn items_of(&self, shard: usize) -> impl Iterator<Item = (u64, &PlannedItem<'_>)> {
+    /// The items of one shard, in the order of their new insertion numbers, which begin at 0.
+    pub(super) fn items_of(&self, shard: usize) -> impl Iterator<Item = &PlannedItem<'_>> {
         let indices = self.shard_items[shard].iter();
-        indices.map(|index| (u64::from(*index), &self.items[*index as usize]))
+        indices.map(|index| &self.items[*index as usize])
     }
 
     /// The limiter of each shard.

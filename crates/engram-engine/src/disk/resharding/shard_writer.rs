@@ -194,12 +194,12 @@ impl ShardWriter {
     /// Bytes that `max_bytes` counts for a table with these items.
     pub(super) fn table_bytes<'a>(
         &self,
-        items: impl Iterator<Item = (u64, &'a PlannedItem<'a>)>,
+        items: impl Iterator<Item = &'a PlannedItem<'a>>,
         sources: &[Source],
     ) -> u64 {
         let mut bytes = 0;
         let mut counted = HashSet::new();
-        for (_, item) in items {
+        for item in items {
             bytes += ITEM_OVERHEAD + item.saved.trajectory.footprint() as u64;
             for chunk in item.saved.trajectory.chunks() {
                 let serial = sources[item.source].serial(chunk);
@@ -311,7 +311,7 @@ impl ShardContents<'_> {
         let counters = Counters {
             limiter: table.limiters().swap_remove(shard),
             rng: empty.generator().clone(),
-            next_seq: table.items.len() as u64,
+            next_seq: table.shard_sizes[shard],
             first_seq: 0,
             next_update_number: table.items.len() as u64,
             num_deleted_episodes: share(table.deleted_episodes, shards, shard),
@@ -321,7 +321,7 @@ impl ShardContents<'_> {
             last_lsn: Lsn::default(),
         };
         let mut restore = Restore::new(shared_options, Arc::new(Volatile), counters)?;
-        for (seq, item) in table.items_of(shard) {
+        for (seq, item) in (0..).zip(table.items_of(shard)) {
             let saved = &item.saved;
             restore.add_item(SavedItem {
                 item: NewItem {

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use engram_core::chunk::Chunk;
-use engram_core::{DeferredDrops, Error, Result, Snapshot, TableOptions, TableState};
+use engram_core::{
+    DeferredDrops, Error, RateLimits, Result, SelectorKind, Snapshot, TableOptions, TableState,
+};
 
 use super::super::directory::Directory as _;
 use super::super::directory_lock::unusable;
@@ -214,12 +216,18 @@ fn first_difference(
         [
             ("max_size", format!("{max_size}")),
             ("max_bytes", describe_option(max_bytes.as_ref())),
-            ("max_times_sampled", format!("{max_times_sampled}")),
-            ("ttl", describe_option(ttl.as_ref())),
-            ("sampler", format!("{sampler:?}")),
-            ("remover", format!("{remover:?}")),
-            ("rate_limiter", format!("{limits:?}")),
-            ("rate_limiter", format!("{:?}", limiter.limits)),
+            (
+                "max_times_sampled",
+                match max_times_sampled {
+                    0 => "unlimited".into(),
+                    _ => format!("{max_times_sampled}"),
+                },
+            ),
+            ("ttl", describe_ttl(*ttl)),
+            ("sampler", describe_selector(sampler)),
+            ("remover", describe_selector(remover)),
+            ("rate_limiter", describe_limits(limits)),
+            ("rate_limiter", describe_limits(&limiter.limits)),
             ("signature", describe_option(signature.as_ref())),
             ("note", describe_option(note.as_ref())),
         ]
@@ -229,6 +237,34 @@ fn first_difference(
     differences
         .next()
         .map(|((option, one), (_, two))| (option, one, two))
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "differences of less than a nanosecond in a ttl of many days are not described"
+)]
+fn describe_ttl(ttl: Option<u64>) -> String {
+    ttl.map_or_else(|| "None".into(), |ttl| format!("{} s", ttl as f64 / 1e9))
+}
+
+fn describe_selector(selector: &SelectorKind) -> String {
+    match selector {
+        SelectorKind::Prioritized { exponent } => format!("Prioritized({exponent})"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn describe_limits(limits: &RateLimits) -> String {
+    let RateLimits {
+        kind,
+        samples_per_insert,
+        min_size,
+        min_diff,
+        max_diff,
+    } = limits;
+    format!(
+        "{kind}(samples_per_insert={samples_per_insert}, min_size={min_size}, min_diff={min_diff}, max_diff={max_diff})"
+    )
 }
 
 fn describe_option<T: std::fmt::Debug>(value: Option<&T>) -> String {

@@ -3,14 +3,17 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf, absolute};
 
 use engram_core::{Error, Result};
+use rustix::process::{Resource, getrlimit};
 
 use super::super::directory::Directory as _;
 use super::super::directory_setup::create_directory;
 use super::super::file_names::{CLOSE_MARK_NAME, FileName, UNFINISHED_SUFFIX};
 use super::super::os_directory::OsDirectory;
+use super::source::Source;
 
 /// A directory `NAME.tmp`, locked by this process. Dropping it removes it, unless it was published as `NAME`.
 #[derive(Debug)]
@@ -28,6 +31,13 @@ fn failed(path: &Path, error: &io::Error) -> Error {
     Error::Storage(format!("{} cannot be written: {error}", path.display()))
 }
 
+/// The path of the directory that becomes `output`.
+fn staging_path(output: &Path) -> PathBuf {
+    let mut name = output.file_name().map(OsString::from).unwrap_or_default();
+    name.push(UNFINISHED_SUFFIX);
+    output.with_file_name(name)
+}
+
 /// Returns the absolute path of `output`, which does not exist or is an empty directory.
 ///
 /// # Errors
@@ -40,7 +50,16 @@ pub(super) fn check_output(output: &Path) -> Result<PathBuf> {
     let shown = output.display();
     let invalid = |text: String| Err(Error::InvalidArgument(text));
     let path = match fs::read_dir(output).map(|mut entries| entries.next()) {
-        Ok(None) => fs::canonicalize(output),
+        Ok(None) => {
+            let path = fs::canonicalize(output);
+            if path.as_deref().is_ok_and(is_mounted) {
+                return invalid(format!(
+                    "`output`: {shown} is the root of a file system, which cannot be replaced; give a directory in it that \
+                     does not exist yet"
+                ));
+            }
+            path
+        }
         Ok(Some(_)) => {
             return invalid(format!(
                 "`output`: {shown} exists and is not empty; give a directory that does not exist yet, or an empty one"
@@ -49,7 +68,15 @@ pub(super) fn check_output(output: &Path) -> Result<PathBuf> {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             return invalid(format!("`output`: {shown} is a file; give a directory"));
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => absolute(output),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if output.is_symlink() {
+                return invalid(format!(
+                    "`output`: {shown} is a symbolic link to a path that does not exist; give a directory that does not \
+                     exist yet, or an empty one"
+                ));
+            }
+            absolute(output)
+        }
         Err(error) => Err(error),
     };
     let path = path.map_err(|error| failed(output, &error))?;
@@ -61,15 +88,93 @@ pub(super) fn check_output(output: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// True if another file system is mounted at this directory.
+fn is_mounted(path: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
+    match path.parent().map(|parent| (device(path), device(parent))) {
+        Some((Ok(own), Ok(parent))) => own != parent,
+        _ => false,
+    }
+}
+
+/// Number of files that are open for each new directory: the directory, and its log twice.
+const FILES_PER_SHARD: u64 = 3;
+
+/// Files of a process that are open for other purposes, at least.
+const OTHER_FILES: u64 = 16;
+
+/// Checks that this process may have enough open files for this number of sources and new directories.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if it may not.
+pub(super) fn check_open_files(sources: usize, into: u32) -> Result<()> {
+    // A source has its directory, its lock and a log open.
+    let needed = FILES_PER_SHARD * u64::from(into) + 3 * sources as u64 + OTHER_FILES;
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if limit < needed => Err(Error::InvalidArgument(format!(
+            "`into`: {into} new directories need about {needed} open files, but this process may have {limit}; raise its \
+             limit (`ulimit -n {needed}`), or give a smaller `into`"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that no source is in the directory in which the output is written, whose files are removed, and that the
+/// output is not in a source.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] naming the source; [`Error::Storage`] if a path cannot be accessed.
+pub(super) fn check_separate(output: &Path, sources: &[Source]) -> Result<()> {
+    let staging = resolve(&staging_path(output))?;
+    let output = resolve(output)?;
+    for source in sources {
+        let path = resolve(source.directory.files.path())?;
+        if path.starts_with(&staging) {
+            return Err(Error::InvalidArgument(format!(
+                "`output`: {} is in {}, which a resharding to {} removes; give another `output`",
+                source.name(),
+                staging.display(),
+                output.display()
+            )));
+        }
+        if output.starts_with(&path) {
+            return Err(Error::InvalidArgument(format!(
+                "`output`: {} is in the source {}; give a directory outside the sources",
+                output.display(),
+                source.name()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The path without symbolic links in those of its parents that exist.
+fn resolve(path: &Path) -> Result<PathBuf> {
+    let path = absolute(path).map_err(|error| failed(path, &error))?;
+    for parent in path.ancestors() {
+        match fs::canonicalize(parent) {
+            Ok(resolved) => {
+                let rest = path.strip_prefix(parent).unwrap_or(Path::new(""));
+                return Ok(if rest.as_os_str().is_empty() {
+                    resolved
+                } else {
+                    resolved.join(rest)
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(parent, &error)),
+        }
+    }
+    Ok(path)
+}
+
 impl Staging {
     /// Creates the directory for an output that `check_output` has accepted; removes what an earlier call that was killed has left in it.
     ///
     /// # Errors
     /// [`Error::Storage`] if it cannot be written, is in use, or has other files.
     pub(super) fn create(output: PathBuf) -> Result<Self> {
-        let mut name = output.file_name().map(OsString::from).unwrap_or_default();
-        name.push(UNFINISHED_SUFFIX);
-        let path = output.with_file_name(name);
+        let path = staging_path(&output);
         let opened = create_directory(&path).and_then(|()| OsDirectory::open(&path));
         let files = opened.map_err(|error| failed(&path, &error))?;
         if !files.lock_handle(&mut || true) {

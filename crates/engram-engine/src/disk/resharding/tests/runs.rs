@@ -216,6 +216,39 @@ fn unsuitable_outputs_are_refused() {
 }
 
 #[test]
+fn sources_in_the_unfinished_output_are_not_removed() {
+    let stores = TwoStores::new();
+    let first = run_reshard(&stores.both, 2, &stores.output).unwrap();
+    assert_eq!(first.directories.len(), 2);
+    // None of them has a file `LOCK`, because no store has opened them.
+    let moved = stores.folder.path("out.tmp");
+    fs::rename(&stores.output, &moved).unwrap();
+    let sources = [moved.join("shard-0"), moved.join("shard-1")];
+    assert_eq!(
+        stores.refused(&sources, 3, &stores.output),
+        "`output`: F/out.tmp/shard-0 is in F/out.tmp, which a resharding to F/out removes; give another `output`"
+    );
+    assert!(run_reshard(&sources, 3, &stores.folder.path("other")).is_ok());
+}
+
+#[test]
+fn outputs_in_a_source_and_links_to_nothing_are_refused() {
+    let stores = TwoStores::new();
+    let inside = stores.one.join("parent/out");
+    assert_eq!(
+        stores.refused(&stores.both, 1, &inside),
+        "`output`: F/one/parent/out is in the source F/one; give a directory outside the sources"
+    );
+    assert!(!stores.one.join("parent").exists());
+    std::os::unix::fs::symlink(stores.folder.path("nowhere"), &stores.output).unwrap();
+    assert_eq!(
+        stores.refuse_both(),
+        "`output`: F/out is a symbolic link to a path that does not exist; give a directory that does not exist yet, or \
+         an empty one"
+    );
+}
+
+#[test]
 fn tables_that_disagree_are_refused() {
     let stores = TwoStores::new();
     let two = &stores.two;
@@ -241,7 +274,23 @@ fn tables_that_disagree_are_refused() {
     engine.close().unwrap();
     let text = stores.refuse_both();
     assert!(
-        text.starts_with("table `t`: `rate_limiter` is RateLimits"),
+        text.starts_with("table `t`: `rate_limiter` is MinSize(samples_per_insert=1, min_size="),
+        "{text}"
+    );
+    assert!(
+        text.contains(
+            "but Queue(samples_per_insert=1, min_size=1, min_diff=0, max_diff=9) in F/two"
+        ),
+        "{text}"
+    );
+    let expiring = TableOptions {
+        ttl: Some(2_500_000_000),
+        ..table_options("t")
+    };
+    stores.create(two, vec![expiring], &[2]);
+    let text = stores.refuse_both();
+    assert!(
+        text.starts_with("table `t`: `ttl` is None in F/one, but 2.5 s in F/two; "),
         "{text}"
     );
     stores.create(two, vec![table_options("t")], &[3, 1]);
