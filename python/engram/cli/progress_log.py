@@ -19,7 +19,7 @@ INTERVAL_S = 1.0
 
 
 class ProgressLog:
-    """Writes `progress.jsonl`: one JSON object per second with the steps, returns and rates of a run so far."""
+    """Writes `progress.jsonl`: one JSON object per second with the steps, mean return, mean loss and rates of a run."""
 
     def __init__(self, directory: Path) -> None:
         """Creates the file in `directory`; replaces that of an earlier run."""
@@ -37,7 +37,8 @@ class ProgressLog:
             "steps": progress.step,
             "seconds": round(progress.seconds, 3),
             "episodes": len(progress.returns),
-            "mean_return": None if math.isnan(progress.mean_return) else progress.mean_return,
+            "mean_return": _finite(progress.mean_return),
+            "loss": _finite(progress.mean_loss),
             "steps_per_s": (progress.step - steps) / elapsed if math.isfinite(elapsed) else None,
             "inserts_per_s": progress.table.inserts_per_s,
             "samples_per_s": progress.table.samples_per_s,
@@ -53,3 +54,8 @@ class ProgressLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+
+def _finite(value: float) -> float | None:
+    """Returns the value; None, JSON's null, in place of NaN and infinite values, which JSON does not have."""
+    return value if math.isfinite(value) else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time as clock
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -10,11 +11,18 @@ from urllib.parse import urlencode
 from nicegui import ui
 
 if TYPE_CHECKING:
+    from engram.dashboard.server_poller import ServerPoller, ServerState
     from engram.dashboard.state import DashboardState
 
-__all__ = ["COLORS", "chart_options", "frame", "line", "page_url", "table_url"]
+__all__ = ["COLORS", "chart_options", "frame", "line", "page_url", "refresh_with", "table_url"]
 
-COLORS = ("#2f7ed8", "#e07b00", "#2ca25f", "#c23b75")
+COLORS = ("#2f7ed8", "#e07b00", "#2ca25f", "#c23b75", "#8a63d2", "#17a2a2", "#a0703c", "#7f8c99")
+
+CHECK_S = 0.25
+"""Pause between two checks for a new state. With the pause between reads, it bounds the delay of a page."""
+
+REFRESH_S = 1.0
+"""Maximum time between two refreshes, which also show how old a state is."""
 
 STYLE = """
 .engram-page { max-width: 1280px; margin: 0 auto; width: 100%; }
@@ -45,6 +53,28 @@ def frame(state: DashboardState, title: str) -> Iterator[None]:
             ui.link(text, target).classes("text-white" + (" underline" if text == title else " no-underline"))
     with ui.column().classes("engram-page gap-4 p-2"):
         yield
+
+
+def refresh_with(servers: Sequence[ServerPoller], refresh: Callable[[], None]) -> None:
+    """Calls `refresh` now, after each read of one of the servers, and at least once a second while the page is open.
+
+    The servers are read while a page asks for it.
+    """
+    drawn: list[ServerState] = []
+    drawn_at = 0.0
+
+    def check() -> None:
+        nonlocal drawn, drawn_at
+        for server in servers:
+            server.watch()
+        states, now = [server.state for server in servers], clock.monotonic()
+        is_same = len(states) == len(drawn) and all(new is old for new, old in zip(states, drawn, strict=True))
+        if not is_same or now - drawn_at >= REFRESH_S:
+            drawn, drawn_at = states, now
+            refresh()
+
+    check()
+    ui.timer(CHECK_S, check)
 
 
 def page_url(path: str, **query: object) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nicegui import run, ui
 
 from engram.dashboard.calls import fetch
-from engram.dashboard.frame import chart_options, frame, line, table_url
+from engram.dashboard.frame import chart_options, frame, line, refresh_with, table_url
 from engram.dashboard.leaf_display import LeafDisplay, display_leaf, leaves
 from engram.dashboard.texts import bytes_text, count_text, number_text
 
@@ -49,6 +49,7 @@ def items_view(state: DashboardState, server: int, table: str) -> None:
         with ui.row().classes("items-baseline gap-4"):
             ui.label(f"Items of {table}").classes("text-lg font-medium engram-text")
             ui.link("Table", table_url("/table", server, table))
+        refresh_with([poller], lambda: None)
         ItemsPage(poller, table)
 
 

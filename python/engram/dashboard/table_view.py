@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 from nicegui import ui
 
 from engram.dashboard.calls import fetch
-from engram.dashboard.frame import chart_options, frame, line, table_url
+from engram.dashboard.frame import chart_options, frame, line, refresh_with, table_url
 from engram.dashboard.texts import bytes_text, count_text, duration_text, number_text, rate_text, waiting_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from engram import Histogram, TableInfo, TableStore
-    from engram.dashboard.server_poller import TableHistory
     from engram.dashboard.state import DashboardState
+    from engram.dashboard.table_history import TableHistory
     from engram.peek import HistogramOf
 
 __all__ = ["table_view"]
 
-REFRESH_S = 1.0
 HISTOGRAM_S = 10.0
 
 UNLIMITED = 1e300
@@ -61,14 +60,15 @@ def table_view(state: DashboardState, server: int, table: str) -> None:
             known = poller.state
             info = known.infos.get(table)
             problem = known.error and f"{poller.name} does not reply: {known.error}"
-            if info is None and problem is None:
+            if known.read_at is None and problem is None:
+                problem = f"Connecting to {poller.name}."
+            elif info is None and problem is None:
                 problem = f"There is no table {table} on {poller.name} now; it may have been dropped."
             missing.set_text(problem or "")
             if info is None:
                 return
             history = poller.history(table)
-            since = history.waiting_since
-            waiting.set_text(waiting_text(info, 0.0 if since is None else time.time() - since) or "")
+            waiting.set_text(waiting_text(info, history, time.time()) or "")
             numbers.set_text(_numbers_text(info))
             corridor.options.update(corridor_options(info, history))
             corridor.update()
@@ -90,8 +90,7 @@ def table_view(state: DashboardState, server: int, table: str) -> None:
                 elif error:
                     break
 
-        refresh()
-        ui.timer(REFRESH_S, refresh)
+        refresh_with([poller], refresh)
         ui.timer(HISTOGRAM_S, refresh_histograms)
 
 

@@ -7,8 +7,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from engram import TableInfo
+    from engram.dashboard.table_history import TableHistory
 
-__all__ = ["bytes_text", "count_text", "duration_text", "number_text", "rate_text", "ratio_text", "waiting_text"]
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "duration_text",
+    "error_text",
+    "number_text",
+    "rate_text",
+    "ratio_text",
+    "waiting_text",
+]
 
 KIBI = 1024
 MINUTE = 60
@@ -51,7 +61,12 @@ def duration_text(seconds: float) -> str:
     return f"{seconds // HOUR:.0f} h {seconds % HOUR // MINUTE:.0f} min"
 
 
-def waiting_text(info: TableInfo, seconds: float) -> str | None:
+def error_text(error: Exception) -> str:
+    """Returns the text of an error of a call, without names of arguments that a page has no option for."""
+    return str(error).replace(" (`reconnect_timeout`)", "")
+
+
+def waiting_text(info: TableInfo, history: TableHistory, now: float) -> str | None:
     """Returns which calls wait for a table, how long and why; `None` if no call waits."""
     parts = []
     for count, who, reason in (
@@ -61,7 +76,11 @@ def waiting_text(info: TableInfo, seconds: float) -> str | None:
         if count:
             waits = f"{count:,} {who}{' waits' if count == 1 else 's wait'}"
             parts.append(f"{waits}: {reason}" if reason else waits)
-    return f"For {duration_text(seconds)}: {'; '.join(parts)}" if parts else None
+    if not parts:
+        return None
+    seconds = 0.0 if history.waiting_since is None else now - history.waiting_since
+    least = "at least " if history.is_lower_bound else ""
+    return f"For {least}{duration_text(max(0.0, seconds))}: {'; '.join(parts)}"
 
 
 def ratio_text(info: TableInfo) -> str:
