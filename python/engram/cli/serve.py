@@ -84,8 +84,8 @@ def serve(
     dashboard_port: Annotated[
         int | None,
         typer.Option(
-            help="Port of a live page of this server on 127.0.0.1; 0 for any free port. Needs the extra `dashboard`. The "
-            "page requires --token, if given. Default: no page.",
+            help="Port of a live page of this server on 127.0.0.1; 0 for any free port. Needs the extra `dashboard`. "
+            "The page requires --token, if given. Default: no page.",
             min=0,
             max=65_535,
             show_default=False,
@@ -129,8 +129,7 @@ def serve(
     with exit_on_error(), _stop_signals() as stop:
         if not interval >= 0:
             raise InvalidArgumentError(f"--checkpoint-interval must be at least 0; got {interval:g}")
-        if dashboard_port is not None:
-            check_page(token, client_ca)
+        check_page(dashboard_port, token, client_ca)
         with exit_on_error(names_arguments=False):  # errors name keys and columns of the file
             configured_tables, configured_port = _read_tables(tables, reverb_config)
         if path is None:

@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 __all__ = ["check_page", "server_page"]
 
 
-def check_page(token: str | None, client_ca: Path | None) -> None:
+def check_page(port: int | None, token: str | None, client_ca: Path | None) -> None:
     """Checks, before tables are loaded, that a page can be opened; exits with status 1 if its extra is missing.
+
+    Does nothing without a port.
 
     Raises:
         InvalidArgumentError: Clients need certificates, which the page would not require from a browser.
     """
+    if port is None:
+        return
     if client_ca is not None and token is None:
         raise InvalidArgumentError(
-            "--dashboard-port with --client-ca needs --token: the page cannot check certificates, so it would be open to "
-            "all programs of this machine"
+            "--dashboard-port with --client-ca needs --token: the page cannot check certificates, so it would be open "
+            "to all programs of this machine"
         )
     try:
         import_dashboard("`engram serve --dashboard-port`")
