@@ -1,7 +1,9 @@
 """Commands of the program `engram` in other processes."""
 
+import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 # Children of background jobs start with SIGINT ignored, so Python's handler is installed first.
 MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
@@ -25,3 +27,16 @@ class RunningCommand:
             self.process.send_signal(signal_number)
         stdout, stderr = self.process.communicate(timeout=60)
         return self.process.returncode, stdout, stderr
+
+
+@contextmanager
+def running_dashboard(*arguments, token=""):
+    """Runs `engram dashboard`; yields its address."""
+    command = [sys.executable, "-m", "engram.cli", "dashboard", *arguments, "--port", "0"]
+    environment = {**os.environ, "ENGRAM_DASHBOARD_TOKEN": token} if token else dict(os.environ)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+            process.wait(30)

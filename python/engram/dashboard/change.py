@@ -40,7 +40,7 @@ class ChangeForm:
         self._state = state
         names = {index: server.name for index, server in enumerate(state.servers)}
         self._server = ui.select(names, value=0, label="Server").classes("w-64").mark("server")
-        self._table = ui.select([], label="Table").classes("w-64").mark("table")
+        self._table = ui.select([], label="Table", with_input=True).classes("w-64").mark("table")
         self._outcome = ui.label().classes("engram-text").mark("outcome")
         with ui.card():
             ui.label("Rate limiter").classes("font-medium")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from nicegui import run, ui
 
 from engram.dashboard.calls import fetch
@@ -109,7 +110,8 @@ class ItemsPage:
         if item is None:
             return
         with self._details:
-            for text in item_notes(item):
+            info = self._poller.state.infos.get(self._table)
+            for text in item_notes(item, None if info is None else info.signature):
                 ui.label(text).classes("engram-waits engram-text")
             for each in displays or ():
                 _leaf_card(each)
@@ -136,13 +138,22 @@ def item_row(item: PeekedItem) -> dict[str, str]:
     }
 
 
-def item_notes(item: PeekedItem) -> list[str]:
-    """Returns why data is not shown."""
+def item_notes(item: PeekedItem, signature: Any) -> list[str]:  # noqa: ANN401, a nest of `ArraySpec`
+    """Returns why data is not shown, and what is known of it: `signature` is that of the table, or `None`."""
     if item.error is not None:
         return [item.error]
     if item.data is None:
-        return [f"This item has {bytes_text(item.bytes)}; the page shows items up to {bytes_text(MAX_BYTES)}."]
+        notes = [f"This item has {bytes_text(item.bytes)}; the page reads items up to {bytes_text(MAX_BYTES)}."]
+        if signature is None:
+            return [*notes, "Its table has no signature: without reading the item, dtypes and shapes are not known."]
+        specs = list(leaves(signature))
+        known = [f"{name}: {np.dtype(spec.dtype)} {_shape_text(spec.shape)}" for name, spec in specs[:MAX_LEAVES]]
+        return [*notes, f"By the table's signature, it has {'; '.join(known)}"]
     return []
+
+
+def _shape_text(shape: tuple[int | None, ...]) -> str:
+    return str(["any" if size is None else size for size in shape]).replace("'", "")
 
 
 def item_displays(item: PeekedItem) -> list[LeafDisplay]:

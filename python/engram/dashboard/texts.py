@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from engram.errors import HandshakeError
+
 if TYPE_CHECKING:
     from engram import TableInfo
     from engram.dashboard.table_history import TableHistory
@@ -62,8 +64,11 @@ def duration_text(seconds: float) -> str:
 
 
 def error_text(error: Exception) -> str:
-    """Returns the text of an error of a call, without names of arguments that a page has no option for."""
-    return str(error).replace(" (`reconnect_timeout`)", "")
+    """Returns the text of an error of a call, without arguments of Python."""
+    text = str(error).replace(" (`reconnect_timeout`)", "")
+    if isinstance(error, HandshakeError) and "token" in text:
+        text = f"{text.partition('; pass ')[0]}; start the dashboard with the token of this server"
+    return text
 
 
 def waiting_text(info: TableInfo, history: TableHistory, now: float) -> str | None:
