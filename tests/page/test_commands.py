@@ -82,7 +82,7 @@ def test_the_demo_shows_its_training_while_it_trains(spawn, tab, tmp_path):
 
 
 @pytest.mark.jax
-def test_the_page_of_the_demo_stays_open_with_the_curves_of_all_runs(spawn, tab, tmp_path):
+def test_the_page_of_the_demo_stays_open_with_the_curves_of_all_runs(spawn, tab, tmp_path, pictures):
     options = ["--headless", "--target", 501, "--max-steps", 2_500, "--seeds", 2, "--out", tmp_path]
     demo = spawn("demo", "--dashboard", "--dashboard-port", 0, *options)
     url = address_in(demo.process.stderr, r"^the dashboard stays open at (http://.*)/training; Ctrl-C ends it$")
@@ -90,6 +90,7 @@ def test_the_page_of_the_demo_stays_open_with_the_curves_of_all_runs(spawn, tab,
     tab.wait_for_function("window.did_handshake")
     wait_until(lambda: [name for name, _ in tab.evaluate(CURVES, "loss")] == ["seed-0", "seed-1"], 30)
     assert all(count > 0 for _, count in tab.evaluate(CURVES, "loss"))
+    tab.screenshot(path=pictures / "training.png", full_page=True)
     tab.goto(url)
     expect(tab.get_by_text(re.compile("no run is training now; the view Training has the curves"))).to_be_visible()
     status, stdout, stderr = demo.end(signal.SIGINT)

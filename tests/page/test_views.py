@@ -50,7 +50,7 @@ def test_a_line_states_who_waits_within_two_seconds(page, load, store):
     """The page's clock is compared with the moments at which the table itself has a waiting call, or none."""
     page.goto("/")
     expect(page.get_by_text("replay", exact=True)).to_be_visible()
-    waits = page.get_by_text(re.compile(r"^For .* s: 1 writer waits: .*inserting waits"))
+    waits = page.get_by_text(re.compile(r"^1 writer waits for .* s: writers are .* samples ahead"))
     delays = []
     for _ in range(3):
         expect(waits).to_have_count(0)
@@ -110,7 +110,7 @@ def test_items_with_images_curves_and_text(page, screenshot):
     expect(page.get_by_text("float64 [10, 0], empty")).to_be_visible()
     expect(page.get_by_text(re.compile(r"1 NaN or infinite"))).to_be_visible()
     page.get_by_role("button", name="Play").first.click()
-    expect(page.get_by_text(re.compile(r"^frame [1-9] of 10$")).first).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^frame ([2-9]|10) of 10$")).first).to_be_visible()
     page.get_by_role("button", name="Pause").first.click()
     screenshot()
 
@@ -142,11 +142,9 @@ def test_infinite_values(page):
     expect(page.get_by_text("float64 [], 1 NaN or infinite")).to_be_visible()
 
 
-def test_training(page, screenshot):
+def test_training(page):
     page.goto("/training")
-    expect(page.get_by_text(re.compile("^2 runs in .*, the newest are drawn"))).to_be_visible()
-    page.wait_for_timeout(1_000)
-    screenshot()
+    expect(page.get_by_text(re.compile("^2 runs in /"))).to_be_visible()
 
 
 def test_a_table_that_is_dropped_while_it_is_shown(page, store):

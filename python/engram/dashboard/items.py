@@ -198,11 +198,11 @@ def _film(frames: tuple[str, ...]) -> None:
     with ui.row().classes("items-center gap-2 w-full no-wrap"):
         button = ui.button("Play").props('dense flat no-data-label="none" hide-selected-banner').mark("play")
         slider = ui.slider(min=0, max=len(frames) - 1, value=0).classes("w-64")
-        position = ui.label(f"frame 0 of {len(frames)}").classes("text-sm")
+        position = ui.label(f"frame 1 of {len(frames)}").classes("text-sm")
 
     def show(index: int) -> None:
         player.props(f'src="{frames[index]}"')
-        position.set_text(f"frame {index} of {len(frames)}")
+        position.set_text(f"frame {index + 1} of {len(frames)}")
 
     def advance() -> None:
         slider.set_value((int(slider.value) + 1) % len(frames))

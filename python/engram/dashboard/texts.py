@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from engram.errors import HandshakeError
@@ -22,6 +23,9 @@ __all__ = [
     "waiting_text",
 ]
 
+WHO_WAITS = re.compile(r"^`.*?`: (inserting|sampling) waits: ", re.DOTALL)
+"""The start of the reason why calls wait, which the page states itself."""
+
 KIBI = 1024
 MINUTE = 60
 HOUR = 3600
@@ -38,7 +42,7 @@ def bytes_text(count: float) -> str:
 
 def count_text(count: float) -> str:
     """Returns a count, rounded to three digits if it is large."""
-    for limit, divisor, unit in ((1e4, 1, ""), (1e6, 1e3, " k"), (1e9, 1e6, " M"), (math.inf, 1e9, " G")):
+    for limit, divisor, unit in ((1e5, 1, ""), (1e6, 1e3, " k"), (1e9, 1e6, " M"), (math.inf, 1e9, " G")):
         if count < limit:
             return f"{count / divisor:,.3g}{unit}" if unit else f"{count:,.0f}"
     return f"{count:g}"
@@ -73,6 +77,9 @@ def error_text(error: Exception) -> str:
 
 def waiting_text(info: TableInfo, history: TableHistory, now: float) -> str | None:
     """Returns which calls wait for a table, how long and why; `None` if no call waits."""
+    seconds = max(0.0, now - (history.waiting_since or now))
+    least = "at least " if history.is_lower_bound else ""
+    duration = f"for {least}{duration_text(seconds)}" if seconds >= 1 else "for less than 1 s"
     parts = []
     for count, who, reason in (
         (info.waiting_inserts, "writer", info.inserting_blocked),
@@ -80,12 +87,9 @@ def waiting_text(info: TableInfo, history: TableHistory, now: float) -> str | No
     ):
         if count:
             waits = f"{count:,} {who}{' waits' if count == 1 else 's wait'}"
-            parts.append(f"{waits}: {reason}" if reason else waits)
-    if not parts:
-        return None
-    seconds = 0.0 if history.waiting_since is None else now - history.waiting_since
-    least = "at least " if history.is_lower_bound else ""
-    return f"For {least}{duration_text(max(0.0, seconds))}: {'; '.join(parts)}"
+            why = "" if reason is None else f": {WHO_WAITS.sub('', reason)}"
+            parts.append(f"{waits} {duration}{why}")
+    return "; ".join(parts) or None
 
 
 def ratio_text(info: TableInfo) -> str:
@@ -93,5 +97,5 @@ def ratio_text(info: TableInfo) -> str:
     limiter = info.rate_limiter
     so_far = f"{info.samples_per_insert:.3g} samples per insert"
     if math.isinf(limiter.min_diff) and math.isinf(limiter.max_diff):
-        return f"{so_far}; not limited"
+        return f"{so_far}; the limiter sets no ratio"
     return f"{so_far}; the limiter keeps it near {number_text(limiter.samples_per_insert)}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nicegui import run, ui
 
-from engram.dashboard.frame import chart_options, frame, line
+from engram.dashboard.frame import GRAY, chart_options, frame, line
 from engram.dashboard.run_logs import METRICS, RunLog, read_runs
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def training_view(state: DashboardState) -> None:
             labels = short_names([log.name for log in shown])
             for metric, chart in charts.items():
                 lines = [line(index, log.curve(metric), labels[log.name]) for index, log in enumerate(shown)]
-                chart.options.update(chart_options(lines, x="environment steps"))
+                chart.options.update(_curves_options(lines))
                 chart.update()
             note.set_text(_note(state.options.runs, len(logs)))
 
@@ -61,8 +61,18 @@ def training_view(state: DashboardState) -> None:
 def _note(runs: Path, count: int) -> str:
     """Returns where the runs are from."""
     if count:
-        return f"{count:,} {'run' if count == 1 else 'runs'} in {runs}, the newest are drawn; updated every 2 seconds"
+        newest = f"; the newest {MAX_RUNS} are chosen at first" if count > MAX_RUNS else ""
+        return f"{count:,} {'run' if count == 1 else 'runs'} in {runs}{newest}"
     return f"No runs with a progress.jsonl in {runs}; start one: engram demo"
+
+
+def _curves_options(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if any(each["data"] for each in lines):
+        return {**chart_options(lines, x="environment steps"), "title": {"text": ""}}
+    style = {"fontSize": 12, "fontWeight": "normal", "color": GRAY}
+    title = {"text": "no values yet", "left": "center", "top": "middle", "textStyle": style}
+    hidden = {"show": False}
+    return {**chart_options(lines, legend=False), "title": title, "xAxis": hidden, "yAxis": hidden}
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
