@@ -26,8 +26,8 @@ CURVES = """metric => {
 def spawn():
     spawned = []
 
-    def start(*arguments):
-        spawned.append(RunningCommand(*arguments))
+    def start(*arguments, **options):
+        spawned.append(RunningCommand(*arguments, **options))
         return spawned[-1]
 
     yield start
@@ -82,14 +82,16 @@ def test_the_demo_shows_its_training_while_it_trains(spawn, tab, tmp_path):
 
 
 @pytest.mark.jax
+@pytest.mark.timeout(300)
 def test_the_page_of_the_demo_stays_open_with_the_curves_of_all_runs(spawn, tab, tmp_path, pictures):
-    options = ["--headless", "--target", 501, "--max-steps", 2_500, "--seeds", 2, "--out", tmp_path]
-    demo = spawn("demo", "--dashboard", "--dashboard-port", 0, *options)
+    options = ["--headless", "--target", 501, "--max-steps", 6_000, "--seeds", 2]
+    demo = spawn("demo", "--dashboard", "--dashboard-port", 0, *options, cwd=tmp_path)
     url = address_in(demo.process.stderr, r"^the dashboard stays open at (http://.*)/training; Ctrl-C ends it$")
     tab.goto(f"{url}/training")
     tab.wait_for_function("window.did_handshake")
     wait_until(lambda: [name for name, _ in tab.evaluate(CURVES, "loss")] == ["seed-0", "seed-1"], 30)
     assert all(count > 0 for _, count in tab.evaluate(CURVES, "loss"))
+    tab.wait_for_timeout(2_000)
     tab.screenshot(path=pictures / "training.png", full_page=True)
     tab.goto(url)
     expect(tab.get_by_text(re.compile("no run is training now; the view Training has the curves"))).to_be_visible()

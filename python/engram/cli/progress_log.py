@@ -26,13 +26,17 @@ class ProgressLog:
         directory.mkdir(parents=True, exist_ok=True)
         self._file = (directory / "progress.jsonl").open("w", encoding="utf-8")
         self._last = (-math.inf, 0)
+        self._pending: Progress | None = None
 
     def add(self, progress: Progress) -> None:
-        """Appends a row, unless the last one is younger than a second."""
+        """Appends a row; if the last one is younger than a second, only if the log is closed before the next call."""
+        self._pending = progress
+        if progress.seconds - self._last[0] >= INTERVAL_S:
+            self._write(progress)
+
+    def _write(self, progress: Progress) -> None:
         seconds, steps = self._last
         elapsed = progress.seconds - seconds
-        if elapsed < INTERVAL_S:
-            return
         row = {
             "steps": progress.step,
             "seconds": round(progress.seconds, 3),
@@ -45,7 +49,7 @@ class ProgressLog:
         }
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
         self._file.flush()
-        self._last = (progress.seconds, progress.step)
+        self._last, self._pending = (progress.seconds, progress.step), None
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +57,8 @@ class ProgressLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._pending is not None and self._pending.seconds > self._last[0]:
+            self._write(self._pending)
         self._file.close()
 
 

@@ -104,8 +104,8 @@ def table_url(path: str, server: int, table: str) -> str:
 def line(index: int, points: Sequence[Sequence[float | None]], name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     """Returns a line of a chart."""
     color = COLORS[index % len(COLORS)]
-    series = {"type": "line", "name": name, "data": points, "showSymbol": False, "animation": False, "color": color}
-    return {**series, **more}
+    series = {"type": "line", "name": name, "data": points, "animation": False, "color": color}
+    return {**series, "showSymbol": len(points) == 1, **more}  # a single point has no line
 
 
 def chart_options(
