@@ -70,11 +70,11 @@ def test_a_server_that_stops_and_returns_while_it_is_shown(browser):
     store.close()
 
 
-def test_a_wrong_token_is_stated_in_every_view(browser):
+def test_a_wrong_token_is_stated_in_every_view(browser, tmp_path):
     with (
         Store([Table("replay")]) as store,
         Server(store, token="right") as server,
-        opened(browser, server.address, "--token", "wrong") as tab,
+        opened(browser, server.address, "--token", "wrong", "--runs", str(tmp_path)) as tab,
     ):
         text = (
             f"the server at {server.address} rejected the call: wrong token; start the dashboard with the token of this"
@@ -84,7 +84,7 @@ def test_a_wrong_token_is_stated_in_every_view(browser):
             tab.goto(f"/{view}?server=0&table=replay")
             expect(tab.get_by_text(re.compile(text))).to_be_visible()
         tab.goto("/training")
-        expect(tab.get_by_text(re.compile("^No runs with a progress.jsonl in runs"))).to_be_visible()
+        expect(tab.get_by_text(re.compile("^No runs with a progress.jsonl in /"))).to_be_visible()
 
 
 def test_an_item_of_a_gibibyte_is_not_read(browser):
