@@ -166,7 +166,7 @@ test-page: .venv/.built ## Test the dashboard in Chromium (Debian's package `chr
 
 .PHONY: screenshots
 screenshots: .venv/.built ## Make the pictures of the dashboard for the documentation
-	@SCREENSHOTS=docs/images/dashboard $(BIN)/python -m pytest -m page -k "overview or test_table or images or training" -q
+	@SCREENSHOTS=docs/images/dashboard $(BIN)/python -m pytest -m page -k "overview or test_table or images or stays_open" -q
 
 .venv-interop/.built: requirements/interop.txt .venv/.uv
 	@echo "==> Installing dm-reverb into .venv-interop (minutes, mostly downloads)"

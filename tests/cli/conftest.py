@@ -2,19 +2,15 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
+from helpers.commands import RunningCommand
 from helpers.directories import contents, fill
 from typer.testing import CliRunner
 
 from engram import Store, Table
 from engram.cli import app
 from engram.cli.tables import read_tables
-
-# Children of background jobs start with SIGINT ignored, so Python's handler is installed first.
-MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
 
 
 @pytest.fixture
@@ -25,26 +21,6 @@ def run(monkeypatch):
     for name in ("ENGRAM_ADDRESS", "ENGRAM_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     return lambda *args: CliRunner().invoke(app, list(map(str, args)))
-
-
-class RunningCommand:
-    """A command of the program `engram` that runs in another process."""
-
-    def __init__(self, *args, new_session=False, **files):
-        command = [sys.executable, "-c", MAIN, *map(str, args)]
-        files = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **files}
-        self.process = subprocess.Popen(command, start_new_session=new_session, text=True, **files)
-
-    def line(self):
-        """Returns the next line of stdout."""
-        return self.process.stdout.readline()
-
-    def end(self, signal_number=None):
-        """Sends the signal, if any, and waits for the exit; returns exit status, the rest of stdout, and stderr."""
-        if signal_number is not None:
-            self.process.send_signal(signal_number)
-        stdout, stderr = self.process.communicate(timeout=60)
-        return self.process.returncode, stdout, stderr
 
 
 @pytest.fixture

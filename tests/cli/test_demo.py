@@ -89,10 +89,12 @@ def test_out_must_not_be_a_file(run, tmp_path):
     assert result.stderr == f"error: {text}{tmp_path / 'taken'}\n"
 
 
-@pytest.mark.parametrize("other", [["--env", "Acrobot-v1"], ["--processes", "2"], ["--out", "x"], ["--headless"]])
+@pytest.mark.parametrize(
+    "other", [["--env", "Acrobot-v1"], ["--processes", "2"], ["--out", "x"], ["--headless"], ["--dashboard"]]
+)
 def test_options_that_exclude_ray(run, other):
     result = run("demo", "--ray", *other)
-    text = "`--ray` cannot be used with --env, --processes, --out and --headless; omit them"
+    text = "`--ray` cannot be used with --env, --processes, --out, --headless and --dashboard; omit them"
     assert (result.exit_code, result.stderr) == (1, f"error: {text}\n")
 
 

@@ -1,6 +1,7 @@
 """Tables for tests of the dashboard, and a load on one of them."""
 
 import threading
+from contextlib import suppress
 
 import numpy as np
 
@@ -33,7 +34,8 @@ class Load:
     def _read(self):
         while not self._end.is_set():
             if self.is_reading.wait(0.1):
-                self._client.sample("replay", 160, timeout=30)
+                with suppress(DeadlineExceededError):  # the writer has ended
+                    self._client.sample("replay", 160, timeout=30)
                 self._end.wait(0.01)
 
     def close(self):

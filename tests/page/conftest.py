@@ -59,7 +59,10 @@ def dashboard(server, load, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     for seed in range(2):
         (runs / f"seed-{seed}").mkdir()
-        rows = [f'{{"steps": {step}, "mean_return": {step * (seed + 1)}}}' for step in range(0, 1_000, 100)]
+        rows = [
+            f'{{"steps": {step}, "mean_return": {step * (seed + 1)}, "loss": {2 / (step + 100)}}}'
+            for step in range(0, 1_000, 100)
+        ]
         (runs / f"seed-{seed}" / "progress.jsonl").write_text("\n".join([*rows, '{"steps": 12']))
     with DashboardServer(servers, DashboardOptions(port=0, runs=runs)) as page:
         yield page
@@ -105,3 +108,10 @@ def screenshot(page, request):
         page.screenshot(path=SCREENSHOTS / f"{name}{suffix}.png", full_page=True)
 
     return save
+
+
+@pytest.fixture
+def pictures():
+    """The directory for pictures."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    return SCREENSHOTS

@@ -1,14 +1,11 @@
 """Who may open the dashboard and change tables: the command `engram dashboard` in a process of its own."""
 
-import os
 import re
-import subprocess
-import sys
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 
 import pytest
+from helpers.commands import running_dashboard
 from helpers.support import raises, wait_until
 from playwright.sync_api import expect
 
@@ -17,19 +14,6 @@ from engram.dashboard import DashboardOptions
 from engram.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.page
-
-
-@contextmanager
-def running(*arguments, token=""):
-    """Runs `engram dashboard`; yields its address."""
-    command = [sys.executable, "-m", "engram.cli", "dashboard", *arguments, "--port", "0"]
-    environment = {**os.environ, "ENGRAM_DASHBOARD_TOKEN": token} if token else dict(os.environ)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 def status(url, **headers):
@@ -51,7 +35,7 @@ def test_a_page_that_others_can_reach_needs_a_token():
 
 
 def test_a_token_is_required_and_is_not_in_the_address(browser, server):
-    with running(server.address, token="correct horse") as url:
+    with running_dashboard(server.address, token="correct horse") as url:
         assert status(url) == 200  # the form
         assert status(f"{url}/table?table=replay") == 401
         assert status(f"{url}/table?table=replay", Authorization="Bearer wrong") == 401
@@ -78,7 +62,7 @@ def test_other_web_sites_cannot_read_a_page_of_this_machine(dashboard):
 def test_changes_are_confirmed_twice(browser, server, store):
     store.create_table(Table("victim"))
     store.insert({"x": 1}, {"victim": 1.0})
-    with running(server.address, "--allow-changes") as url:
+    with running_dashboard(server.address, "--allow-changes") as url:
         tab = browser.new_page()
         tab.goto(f"{url}/change")
         wait_until(lambda: tab.get_by_label("Table").count() > 0)

@@ -1,6 +1,7 @@
 """Each view of the dashboard, in a real browser, of a real server under load."""
 
 import re
+import statistics
 import time
 from urllib.parse import quote
 
@@ -32,17 +33,54 @@ def test_overview(page, screenshot):
     screenshot("-dark-narrow")
 
 
-def test_a_line_states_who_waits_within_two_seconds(page, load):
+RECORD_WAITS = """() => {
+    window.waits = [];
+    const look = () => {
+        const line = [...document.querySelectorAll(".engram-waits")].find(each => each.checkVisibility());
+        const text = line ? line.innerText : "";
+        if (text.includes("1 writer waits") !== (window.waits.length % 2 === 1)) window.waits.push(Date.now() / 1000);
+    };
+    const parts = {subtree: true, childList: true, characterData: true, attributes: true};
+    new MutationObserver(look).observe(document.body, parts);
+}"""
+"""Records when the line that a writer waits appears, is removed, appears again ..., in seconds since 1970."""
+
+
+def test_a_line_states_who_waits_within_two_seconds(page, load, store):
+    """The page's clock is compared with the moments at which the table itself has a waiting call, or none."""
     page.goto("/")
-    waits = page.get_by_text(re.compile(r"^For .*: 1 writer waits: .*inserting waits"))
     expect(page.get_by_text("replay", exact=True)).to_be_visible()
-    load.is_reading.clear()
-    try:
-        expect(waits).to_be_visible(timeout=30_000)  # the writer first fills what the limiter allows
-    finally:
-        load.is_reading.set()
-    expect(waits).to_have_count(0)
-    page.wait_for_function("!document.body.innerText.includes('1 writer waits')")
+    waits = page.get_by_text(re.compile(r"^1 writer waits for .* s: writers are .* samples ahead"))
+    delays = []
+    for _ in range(3):
+        expect(waits).to_have_count(0)
+        page.evaluate(RECORD_WAITS)
+        load.is_reading.clear()
+        try:
+            blocked = last_change(store, is_waiting=True)
+            expect(waits).to_be_visible()
+        finally:
+            load.is_reading.set()
+        opened = last_change(store, is_waiting=False)
+        expect(waits).to_have_count(0)
+        appeared, removed = page.evaluate("window.waits")
+        delays.append((round(appeared - blocked, 2), round(removed - opened, 2)))
+    print("seconds until the line appeared, until it was removed:", delays)  # noqa: T201, the figures
+    # The median, because others use this machine too.
+    assert all(statistics.median(each) <= 2 for each in zip(*delays, strict=True)), delays
+
+
+def last_change(store, *, is_waiting):
+    """Waits until a writer of `replay` has waited for half a second, or none for 50 ms; returns when that began."""
+    since = None
+    while since is None or time.time() - since < (0.5 if is_waiting else 0.05):
+        info = store.info()["replay"]
+        if (info.waiting_inserts > 0) != is_waiting:
+            since = None
+        elif since is None:
+            since = time.time()
+        time.sleep(0.005)
+    return since
 
 
 def test_table(page, screenshot):
@@ -72,7 +110,7 @@ def test_items_with_images_curves_and_text(page, screenshot):
     expect(page.get_by_text("float64 [10, 0], empty")).to_be_visible()
     expect(page.get_by_text(re.compile(r"1 NaN or infinite"))).to_be_visible()
     page.get_by_role("button", name="Play").first.click()
-    expect(page.get_by_text(re.compile(r"^frame [1-9] of 10$")).first).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^frame ([2-9]|10) of 10$")).first).to_be_visible()
     page.get_by_role("button", name="Pause").first.click()
     screenshot()
 
@@ -95,7 +133,7 @@ def test_items_by_order_and_key(page, store):
 
 def test_large_items_are_not_fetched(page):
     page.goto(f"/items?server=0&table={quote(HTML_NAME)}")
-    expect(page.get_by_text("This item has 70.0 MiB; the page shows items up to 64.0 MiB.")).to_be_visible()
+    expect(page.get_by_text("This item has 70.0 MiB; the page reads items up to 64.0 MiB.")).to_be_visible()
 
 
 def test_infinite_values(page):
@@ -104,11 +142,9 @@ def test_infinite_values(page):
     expect(page.get_by_text("float64 [], 1 NaN or infinite")).to_be_visible()
 
 
-def test_training(page, screenshot):
+def test_training(page):
     page.goto("/training")
-    expect(page.get_by_text(re.compile("run 1: seed-.; run 2: seed-."))).to_be_visible()
-    page.wait_for_timeout(1_000)
-    screenshot()
+    expect(page.get_by_text(re.compile("^2 runs in /"))).to_be_visible()
 
 
 def test_a_table_that_is_dropped_while_it_is_shown(page, store):
@@ -128,7 +164,7 @@ def test_unknown_servers_and_tables(page):
     page.goto("/items?server=0&table=missing")
     expect(page.get_by_text(re.compile("no table `missing`"))).to_be_visible()
     page.goto("/items?server=1&table=t")
-    expect(page.get_by_text(re.compile("^127.0.0.1:1 does not reply"))).to_be_visible()
+    expect(page.get_by_text(re.compile("the server at 127.0.0.1:1 cannot be reached"))).to_be_visible()
 
 
 def test_changes_are_refused_without_the_flag(page):

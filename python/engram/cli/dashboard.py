@@ -1,6 +1,8 @@
 """`engram dashboard`: a live page of servers, tables and training runs."""
 
+import importlib
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -52,10 +54,8 @@ def dashboard(
     """Show servers, tables and training runs on a live page, until Ctrl-C."""
     with exit_on_error():
         try:
-            with importing_extra("dashboard", "`engram dashboard`"):
-                from engram.dashboard import DashboardOptions, DashboardServer  # noqa: PLC0415, an extra
-
-            options = DashboardOptions(
+            page_module = import_dashboard("`engram dashboard`")
+            options = page_module.DashboardOptions(
                 host=host, port=port, token=page_token, insecure=insecure, allow_changes=allow_changes, runs=runs
             )
             clients = {
@@ -70,7 +70,7 @@ def dashboard(
                 for address in addresses or ["127.0.0.1:7077"]
             }
             servers = {address: lambda client=client: client for address, client in clients.items()}
-            with DashboardServer(servers, options) as page:
+            with page_module.DashboardServer(servers, options, port_name="--port") as page:
                 echo(page.url)
                 page.wait()
         except ModuleNotFoundError as error:
@@ -78,3 +78,14 @@ def dashboard(
             raise typer.Exit(1) from error
         except KeyboardInterrupt:
             pass
+
+
+def import_dashboard(feature: str) -> ModuleType:
+    """Returns the module `engram.dashboard`, with all that it needs imported.
+
+    Raises:
+        ModuleNotFoundError: NiceGUI is not installed; the text names `feature` and the extra to install.
+    """
+    with importing_extra("dashboard", feature):
+        importlib.import_module("engram.dashboard.pages")
+        return importlib.import_module("engram.dashboard")

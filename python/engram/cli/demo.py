@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engram._extras import importing_extra
+from engram.cli.demo_page import DEFAULT_PORT, DemoPage, demo_page
 from engram.cli.demo_progress import take_snapshot
 from engram.cli.demo_ray import demo_on_ray
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
@@ -84,6 +85,23 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Directory for returns.png and result.json. Default: runs/demo/ENV.")
     ] = None,
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard",
+            help="Open a live page of the training on 127.0.0.1, and print its address; needs the extra `dashboard`. "
+            "It stays open after the training until Ctrl-C.",
+        ),
+    ] = False,
+    dashboard_port: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Port of the page; 0 for any free port. Needs --dashboard. Default: {DEFAULT_PORT}.",
+            min=0,
+            max=65_535,
+            show_default=False,
+        ),
+    ] = None,
     headless: Annotated[bool, typer.Option("--headless", help="Print plain lines instead of a live display.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -93,9 +111,11 @@ def demo(
     """
     started = time.perf_counter()
     stderr = Console(stderr=True)
+    if dashboard_port is not None and not dashboard:
+        fail(stderr, "`--dashboard-port` needs --dashboard; add it, or omit --dashboard-port")
     if ray:
-        if env is not None or processes != 1 or out is not None or headless:
-            fail(stderr, "`--ray` cannot be used with --env, --processes, --out and --headless; omit them")
+        if env is not None or processes != 1 or out is not None or headless or dashboard:
+            fail(stderr, "`--ray` cannot be used with --env, --processes, --out, --headless and --dashboard; omit them")
         demo_on_ray(range(seed, seed + seeds), target=target, max_steps=max_steps, as_json=as_json)
         return
     try:
@@ -106,15 +126,21 @@ def demo(
         folder = out or Path("runs/demo") / configs[0].env_id.lower().replace("/", "-").replace(":", "-")
         if folder.exists() and not folder.is_dir():
             fail(stderr, f"`--out` must be a directory, which is created if it does not exist; got the file {folder}")
-        startup = time.perf_counter() - started
-        results = run(configs, stderr, folder, headless=headless)
+        port = (DEFAULT_PORT if dashboard_port is None else dashboard_port) if dashboard else None
+        with demo_page(port, out or Path("runs")) as page:
+            startup = time.perf_counter() - started
+            if page is not None and page.server is not None:
+                stderr.print(text(f"dashboard: {page.server.url}/training"), soft_wrap=True)
+            results = run(configs, stderr, folder, headless=headless, page=page)
+            summary = summarize(results, startup, folder)
+            if as_json:
+                typer.echo(json.dumps(summary, indent=2))
+            else:
+                show(stdout_console(), summary)
+            if page is not None and results[-1].stopped != "interrupted":
+                page.wait_for_ctrl_c(stderr)
     except (ModuleNotFoundError, EngramError) as error:
         fail(stderr, str(error))
-    summary = summarize(results, startup, folder)
-    if as_json:
-        typer.echo(json.dumps(summary, indent=2))
-    else:
-        show(stdout_console(), summary)
     if results[-1].stopped == "interrupted":
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -146,10 +172,12 @@ def make_configs(
     return [DQNConfig.for_env(env_id, seed=seed, **overrides) for seed in seeds]
 
 
-def run(configs: Sequence[DQNConfig], stderr: Console, folder: Path, *, headless: bool) -> list[Result]:
+def run(
+    configs: Sequence[DQNConfig], stderr: Console, folder: Path, *, headless: bool, page: DemoPage | None = None
+) -> list[Result]:
     """Trains with each configuration; Ctrl-C ends the current run, and no further run starts.
 
-    The progress of each run is logged below `folder`, for `engram dashboard`.
+    The progress of each run is logged below `folder`, for the dashboard. `page` shows the store of the current run.
     """
     from engram.agents.dqn import train  # noqa: PLC0415 - an extra
 
@@ -171,10 +199,14 @@ def run(configs: Sequence[DQNConfig], stderr: Console, folder: Path, *, headless
                 add: Callable[[Progress], None] = log.add,
             ) -> None:
                 add(progress)
+                if page is not None:
+                    page.store = progress.store
                 show(take_snapshot(progress, config))
                 check()
 
             results.append(train(config, report, report_period=show_progress.period))
+        if page is not None:
+            page.store = None
         stderr.print(text(f"  {results[-1].stopped} after {results[-1].steps:,} steps"))
         if interrupt.pressed or results[-1].stopped == "interrupted":
             break

@@ -19,32 +19,37 @@ INTERVAL_S = 1.0
 
 
 class ProgressLog:
-    """Writes `progress.jsonl`: one JSON object per second with the steps, returns and rates of a run so far."""
+    """Writes `progress.jsonl`: one JSON object per second with the steps, mean return, mean loss and rates of a run."""
 
     def __init__(self, directory: Path) -> None:
         """Creates the file in `directory`; replaces that of an earlier run."""
         directory.mkdir(parents=True, exist_ok=True)
         self._file = (directory / "progress.jsonl").open("w", encoding="utf-8")
         self._last = (-math.inf, 0)
+        self._pending: Progress | None = None
 
     def add(self, progress: Progress) -> None:
-        """Appends a row, unless the last one is younger than a second."""
+        """Appends a row; if the last one is younger than a second, only if the log is closed before the next call."""
+        self._pending = progress
+        if progress.seconds - self._last[0] >= INTERVAL_S:
+            self._write(progress)
+
+    def _write(self, progress: Progress) -> None:
         seconds, steps = self._last
         elapsed = progress.seconds - seconds
-        if elapsed < INTERVAL_S:
-            return
         row = {
             "steps": progress.step,
             "seconds": round(progress.seconds, 3),
             "episodes": len(progress.returns),
-            "mean_return": None if math.isnan(progress.mean_return) else progress.mean_return,
+            "mean_return": _finite(progress.mean_return),
+            "loss": _finite(progress.mean_loss),
             "steps_per_s": (progress.step - steps) / elapsed if math.isfinite(elapsed) else None,
             "inserts_per_s": progress.table.inserts_per_s,
             "samples_per_s": progress.table.samples_per_s,
         }
         self._file.write(json.dumps(row, allow_nan=False) + "\n")
         self._file.flush()
-        self._last = (progress.seconds, progress.step)
+        self._last, self._pending = (progress.seconds, progress.step), None
 
     def __enter__(self) -> Self:
         return self
@@ -52,4 +57,11 @@ class ProgressLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._pending is not None and self._pending.seconds > self._last[0]:
+            self._write(self._pending)
         self._file.close()
+
+
+def _finite(value: float) -> float | None:
+    """Returns the value; None, JSON's null, in place of NaN and infinite values, which JSON does not have."""
+    return value if math.isfinite(value) else None

@@ -16,6 +16,7 @@ from engram.cli.load_progress import load_progress
 from engram.cli.output import echo
 from engram.cli.program_name import program_name
 from engram.cli.reverb_config import read_reverb_config
+from engram.cli.serve_page import check_page, server_page
 from engram.cli.server_options import Token, exit_on_error
 from engram.cli.tables import read_tables
 from engram.errors import InvalidArgumentError
@@ -80,6 +81,16 @@ def serve(
         int | None,
         typer.Option(help="Port for Prometheus metrics, path /metrics; 0 for any free port. Default: no metrics."),
     ] = None,
+    dashboard_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of a live page of this server on 127.0.0.1; 0 for any free port. Needs the extra `dashboard`. "
+            "The page requires --token, if given. Default: no page.",
+            min=0,
+            max=65_535,
+            show_default=False,
+        ),
+    ] = None,
     shard_id: Annotated[
         int | None,
         typer.Option(help="Number of this server among those of a ShardedClient, from 1 to 1023. Default: none."),
@@ -118,6 +129,7 @@ def serve(
     with exit_on_error(), _stop_signals() as stop:
         if not interval >= 0:
             raise InvalidArgumentError(f"--checkpoint-interval must be at least 0; got {interval:g}")
+check_page(dashboard_port, token, client_ca)
         with exit_on_error(convert_arguments=False):  # names in errors are of the file, not arguments
             configured_tables, configured_port = _read_tables(tables, reverb_config)
         if path is None:
@@ -150,6 +162,7 @@ def serve(
                 metrics_port=metrics_port,
                 shard_id=shard_id,
             ) as server,
+            server_page(server, dashboard_port, token) as page,
         ):
             for note in store.notes:
                 echo(f"note: {note}", err=True)
@@ -158,6 +171,8 @@ def serve(
             if server.metrics_address is not None:
                 scheme = "http" if certificate is None else "https"
                 echo(f"metrics at {scheme}://{server.metrics_address}/metrics")
+            if page is not None:
+                echo(f"dashboard at {page.url}")
             while not stop.wait(1.0):  # on some systems, signals do not interrupt a wait without a timeout
                 pass
             echo("stopping")

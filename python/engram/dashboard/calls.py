@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from engram.dashboard.texts import error_text
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
@@ -40,4 +41,4 @@ async def fetch(
     except TimeoutError:
         return None, f"{server.name} did not reply within {TIMEOUT_S:g} s"
     except (EngramError, OSError) as error:
-        return None, str(error)
+        return None, error_text(error)

@@ -8,7 +8,7 @@ from nicegui import ui
 
 from engram import rate_limiters
 from engram.dashboard.calls import fetch
-from engram.dashboard.frame import frame
+from engram.dashboard.frame import frame, refresh_with
 from engram.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ChangeForm:
         self._state = state
         names = {index: server.name for index, server in enumerate(state.servers)}
         self._server = ui.select(names, value=0, label="Server").classes("w-64").mark("server")
-        self._table = ui.select([], label="Table").classes("w-64").mark("table")
+        self._table = ui.select([], label="Table", with_input=True).classes("w-64").mark("table")
         self._outcome = ui.label().classes("engram-text").mark("outcome")
         with ui.card():
             ui.label("Rate limiter").classes("font-medium")
@@ -52,9 +52,8 @@ class ChangeForm:
             ui.button("Write checkpoint", on_click=self._checkpoint).mark("checkpoint")
             ui.button("Reset table", on_click=self._reset).mark("reset")
             ui.button("Drop table", on_click=self._drop).mark("drop")
-        self._refresh()
         self._server.on_value_change(self._refresh)
-        ui.timer(1.0, self._refresh)
+        refresh_with(state.servers, self._refresh)
 
     @property
     def _poller(self) -> ServerPoller:

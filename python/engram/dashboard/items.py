@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from nicegui import run, ui
 
 from engram.dashboard.calls import fetch
-from engram.dashboard.frame import chart_options, frame, line, table_url
+from engram.dashboard.frame import chart_options, frame, line, refresh_with, table_url
 from engram.dashboard.leaf_display import LeafDisplay, display_leaf, leaves
 from engram.dashboard.texts import bytes_text, count_text, number_text
 
@@ -49,6 +50,7 @@ def items_view(state: DashboardState, server: int, table: str) -> None:
         with ui.row().classes("items-baseline gap-4"):
             ui.label(f"Items of {table}").classes("text-lg font-medium engram-text")
             ui.link("Table", table_url("/table", server, table))
+        refresh_with([poller], lambda: None)
         ItemsPage(poller, table)
 
 
@@ -108,7 +110,8 @@ class ItemsPage:
         if item is None:
             return
         with self._details:
-            for text in item_notes(item):
+            info = self._poller.state.infos.get(self._table)
+            for text in item_notes(item, None if info is None else info.signature):
                 ui.label(text).classes("engram-waits engram-text")
             for each in displays or ():
                 _leaf_card(each)
@@ -135,13 +138,22 @@ def item_row(item: PeekedItem) -> dict[str, str]:
     }
 
 
-def item_notes(item: PeekedItem) -> list[str]:
-    """Returns why data is not shown."""
+def item_notes(item: PeekedItem, signature: Any) -> list[str]:  # noqa: ANN401, a nest of `ArraySpec`
+    """Returns why data is not shown, and what is known of it: `signature` is that of the table, or `None`."""
     if item.error is not None:
         return [item.error]
     if item.data is None:
-        return [f"This item has {bytes_text(item.bytes)}; the page shows items up to {bytes_text(MAX_BYTES)}."]
+        notes = [f"This item has {bytes_text(item.bytes)}; the page reads items up to {bytes_text(MAX_BYTES)}."]
+        if signature is None:
+            return [*notes, "Its table has no signature: without reading the item, dtypes and shapes are not known."]
+        specs = list(leaves(signature))
+        known = [f"{name}: {np.dtype(spec.dtype)} {_shape_text(spec.shape)}" for name, spec in specs[:MAX_LEAVES]]
+        return [*notes, f"By the table's signature, it has {'; '.join(known)}"]
     return []
+
+
+def _shape_text(shape: tuple[int | None, ...]) -> str:
+    return str(["any" if size is None else size for size in shape]).replace("'", "")
 
 
 def item_displays(item: PeekedItem) -> list[LeafDisplay]:
@@ -186,11 +198,11 @@ def _film(frames: tuple[str, ...]) -> None:
     with ui.row().classes("items-center gap-2 w-full no-wrap"):
         button = ui.button("Play").props('dense flat no-data-label="none" hide-selected-banner').mark("play")
         slider = ui.slider(min=0, max=len(frames) - 1, value=0).classes("w-64")
-        position = ui.label(f"frame 0 of {len(frames)}").classes("text-sm")
+        position = ui.label(f"frame 1 of {len(frames)}").classes("text-sm")
 
     def show(index: int) -> None:
         player.props(f'src="{frames[index]}"')
-        position.set_text(f"frame {index} of {len(frames)}")
+        position.set_text(f"frame {index + 1} of {len(frames)}")
 
     def advance() -> None:
         slider.set_value((int(slider.value) + 1) % len(frames))

@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from engram.dashboard.frame import chart_options, frame, line, table_url
+from engram.dashboard.frame import chart_options, frame, line, refresh_with, table_url
 from engram.dashboard.texts import bytes_text, count_text, duration_text, rate_text, ratio_text, waiting_text
 
 if TYPE_CHECKING:
     from engram import TableInfo
-    from engram.dashboard.server_poller import ServerPoller, TableHistory
+    from engram.dashboard.server_poller import ServerPoller
     from engram.dashboard.state import DashboardState
+    from engram.dashboard.table_history import RateCurves, TableHistory
 
 __all__ = ["overview"]
 
 MAX_CARDS = 24
 """Number of tables of a server that are shown at once; the search finds the others."""
-
-REFRESH_S = 1.0
 
 STALE_S = 5.0
 """Age of a server's state from which its cards are gray."""
@@ -37,8 +36,7 @@ def overview(state: DashboardState) -> None:
                 section.update(search.value or "")
 
         search.on_value_change(refresh)
-        refresh()
-        ui.timer(REFRESH_S, refresh)
+        refresh_with(state.servers, refresh)
 
 
 class ServerSection:
@@ -79,6 +77,8 @@ def _status_text(server: ServerPoller, found: int, shown: int) -> str:
     if known.error is not None:
         since = "" if known.read_at is None else f" (last reply {duration_text(time.time() - known.read_at)} ago)"
         return f"no reply{since}: {known.error}"
+    if known.read_at is None:
+        return "connecting"
     if not known.infos:
         return "no tables"
     more = f", {shown} shown; type a part of a name to find the others" if shown < found else ""
@@ -97,6 +97,7 @@ class TableCard:
             self._chart = ui.echart(chart_options([], time=True)).classes("h-36 w-full")
             self._ratio = ui.label().classes("text-sm")
             self._waiting = ui.label().classes("text-sm engram-waits engram-text").mark(f"waiting-{name}")
+        self._drawn: RateCurves | None = None
 
     def delete(self) -> None:
         """Removes the card from the page."""
@@ -112,17 +113,11 @@ class TableCard:
         self._bar.set_value(max(fill, info.bytes / info.max_bytes) if info.max_bytes else fill)
         self._rates.set_text(f"{rate_text(info.inserts_per_s)} inserted, {rate_text(info.samples_per_s)} sampled")
         self._ratio.set_text(ratio_text(info))
-        since = history.waiting_since
-        self._waiting.set_text(waiting_text(info, 0.0 if since is None else time.time() - since) or "")
+        self._waiting.set_text(waiting_text(info, history, time.time()) or "")
         self._waiting.set_visibility(bool(self._waiting.text))
-        points = list(history.points)
-        self._chart.options.update(
-            chart_options(
-                [
-                    line(0, [[1000 * each.time, each.inserts_per_s] for each in points], "inserts/s"),
-                    line(1, [[1000 * each.time, each.samples_per_s] for each in points], "samples/s"),
-                ],
-                time=True,
-            )
-        )
-        self._chart.update()
+        curves = history.curves()
+        if curves is not self._drawn:
+            self._drawn = curves
+            lines = [line(0, curves.inserts, "inserts/s"), line(1, curves.samples, "samples/s")]
+            self._chart.options.update(chart_options(lines, time=True))
+            self._chart.update()

@@ -11,8 +11,8 @@ __all__ = ["METRICS", "RunLog", "read_runs"]
 FILE_NAME = "progress.jsonl"
 
 METRICS = {
-    "mean_return": "Mean return",
-    "loss": "Loss",
+    "mean_return": "Mean return of recent episodes",
+    "loss": "Loss, mean of recent learner steps",
     "steps_per_s": "Environment steps per second",
     "inserts_per_s": "Items inserted per second",
     "samples_per_s": "Items sampled per second",

@@ -1,24 +1,28 @@
-"""Reads the state of one server regularly, in a thread of its own, for all open pages together."""
+"""Reads the state of one server regularly, in a thread of its own, for all open pages together; not without pages."""
 
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from engram import TableInfo, TableStore
+from engram.dashboard.table_history import TableHistory
+from engram.dashboard.texts import error_text
 from engram.errors import EngramError
 
-__all__ = ["ServerPoller", "ServerState", "TableHistory", "TablePoint"]
+__all__ = ["ServerPoller", "ServerState"]
 
 INTERVAL_S = 1.0
 """Pause between two reads. Longer if a read takes long, as one of thousands of tables does."""
 
-HISTORY_S = 600
-"""How far back the curves reach."""
+READ_SHARE = 10
+"""A pause is at least this many times as long as the read before it."""
+
+WATCHED_S = 5.0
+"""How long a server is read after a page last asked for it."""
 
 MAX_HISTORIES = 500
 """Number of tables whose history is kept."""
@@ -29,46 +33,13 @@ MAX_SHARED_S = 60.0
 T = TypeVar("T")
 
 
-class TablePoint(NamedTuple):
-    """Counters of a table at one time."""
-
-    time: float
-    inserts: int
-    samples: int
-    inserts_per_s: float
-    samples_per_s: float
-
-
-@dataclass
-class TableHistory:
-    """The last ten minutes of a table.
-
-    Attributes:
-        points: Counters, oldest first.
-        waiting_since: Time since which calls wait without a pause; `None` if none waits.
-    """
-
-    points: deque[TablePoint] = field(default_factory=lambda: deque(maxlen=int(HISTORY_S / INTERVAL_S)))
-    waiting_since: float | None = None
-
-    def add(self, now: float, info: TableInfo) -> None:
-        """Adds the counters of a table."""
-        if self.points and info.inserts < self.points[-1].inserts:
-            self.points.clear()  # the table was reset
-        self.points.append(TablePoint(now, info.inserts, info.samples, info.inserts_per_s, info.samples_per_s))
-        if not info.waiting_inserts and not info.waiting_samples:
-            self.waiting_since = None
-        elif self.waiting_since is None:
-            self.waiting_since = now
-
-
 @dataclass(frozen=True)
 class ServerState:
     """What is known of a server.
 
     Attributes:
         infos: State of its tables as of the last successful read.
-        read_at: Time of this read; `None` before the first one.
+        read_at: Time of this read, as `time.time()` returns it; `None` before the first one.
         error: Why the last read failed; `None` if it did not.
     """
 
@@ -82,28 +53,37 @@ class ServerPoller:
 
     Args:
         name: How pages name the server: its address.
-        connect: Returns the store to read. Called again after an error until it succeeds.
+        connect: Returns the store to read. Called again after each error. It may raise an OSError whose text states why
+            there is no store now.
     """
 
     def __init__(self, name: str, connect: Callable[[], TableStore]) -> None:
         self.name = name
-        self.state = ServerState({}, None, "connecting")
+        self.state = ServerState({}, None, None)
         self.histories: dict[str, TableHistory] = {}
         self._connect = connect
         self._store: TableStore | None = None
         self._shared: dict[Hashable, tuple[float, Future[Any]]] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._watched_until = -math.inf
+        self._watched = threading.Event()
         self._calls = ThreadPoolExecutor(2, thread_name_prefix=f"engram-dashboard-{name}")
         self._thread = threading.Thread(target=self._run, name=f"engram-dashboard-{name}", daemon=True)
 
     def start(self) -> None:
-        """Starts to read."""
+        """Starts the thread that reads; it waits for `watch`."""
         self._thread.start()
+
+    def watch(self) -> None:
+        """Reads the server for 5 seconds. Each open page calls this regularly; without pages, nothing is read."""
+        self._watched_until = time.monotonic() + WATCHED_S
+        self._watched.set()
 
     def close(self) -> None:
         """Stops reading. Calls in progress end in the background."""
         self._stopped.set()
+        self._watched.set()
         self._calls.shutdown(wait=False, cancel_futures=True)
 
     def submit(self, call: Callable[[TableStore], T]) -> "Future[T]":
@@ -136,21 +116,35 @@ class ServerPoller:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
+            self._watched.clear()  # before the comparison: a call of `watch` from now on sets it again
             started = time.monotonic()
+            if started > self._watched_until:
+                self._pause()
+                continue
             self.poll()
-            self._stopped.wait(max(INTERVAL_S, 10 * (time.monotonic() - started)) if self.state.error is None else 1.0)
+            took = time.monotonic() - started
+            self._stopped.wait(INTERVAL_S if self.state.error is not None else max(INTERVAL_S, READ_SHARE * took))
+
+    def _pause(self) -> None:
+        """Waits until a page is open; the curves have a gap."""
+        self._watched.wait()
+        self.state = ServerState(self.state.infos, self.state.read_at, None)  # an old error may be over
+        for history in list(self.histories.values()):
+            history.add_gap()
 
     def poll(self) -> None:
         """Reads the state once."""
         try:
             infos = self._connected().info()
         except (EngramError, OSError) as error:
-            self.state = ServerState(self.state.infos, self.state.read_at, str(error))
+            self._store = None
+            self.state = ServerState(self.state.infos, self.state.read_at, error_text(error))
             return
         now = time.time()
         for name, info in infos.items():
             if name in self.histories or len(self.histories) < MAX_HISTORIES:
                 self.history(name).add(now, info)
-        for name in self.histories.keys() - infos.keys():
-            del self.histories[name]
+        for name in list(self.histories):
+            if name not in infos:
+                del self.histories[name]
         self.state = ServerState(infos, now, None)

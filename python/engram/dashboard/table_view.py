@@ -9,29 +9,28 @@ from typing import TYPE_CHECKING, Any
 from nicegui import ui
 
 from engram.dashboard.calls import fetch
-from engram.dashboard.frame import chart_options, frame, line, table_url
+from engram.dashboard.frame import COLORS, GRAY, chart_options, frame, line, refresh_with, table_url
 from engram.dashboard.texts import bytes_text, count_text, duration_text, number_text, rate_text, waiting_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from engram import Histogram, TableInfo, TableStore
-    from engram.dashboard.server_poller import TableHistory
     from engram.dashboard.state import DashboardState
+    from engram.dashboard.table_history import TableHistory
     from engram.peek import HistogramOf
 
 __all__ = ["table_view"]
 
-REFRESH_S = 1.0
 HISTOGRAM_S = 10.0
 
 UNLIMITED = 1e300
 """A bound of a rate limiter from which it is never reached."""
 
 HISTOGRAMS: tuple[tuple[HistogramOf, str], ...] = (
-    ("priority", "Priority"),
-    ("age", "Age: items inserted after an item"),
-    ("times_sampled", "Times sampled"),
+    ("priority", "Items by priority"),
+    ("age", "Items by age: number of later inserts"),
+    ("times_sampled", "Items by times sampled"),
 )
 
 
@@ -50,10 +49,10 @@ def table_view(state: DashboardState, server: int, table: str) -> None:
         waiting = ui.label().classes("engram-waits engram-text").mark("waiting")
         numbers = ui.label().classes("engram-text")
         with ui.row().classes("gap-4 w-full"):
-            corridor = _chart_card("Samples that writers are ahead of readers")
+            corridor = _chart_card("How far writers are ahead of readers, in samples")
             charts = {of: _chart_card(title) for of, title in HISTOGRAMS}
         with ui.row().classes("gap-4 w-full items-start"):
-            settings = _rows_card("Settings", ("setting", "value"))
+            settings = _rows_card("Settings", ("setting", "value")).classes("engram-settings")
             users = _rows_card("Connected writers and readers", USER_COLUMNS)
             rejected = _rows_card("Rejected calls", ("error", "calls"))
 
@@ -61,14 +60,18 @@ def table_view(state: DashboardState, server: int, table: str) -> None:
             known = poller.state
             info = known.infos.get(table)
             problem = known.error and f"{poller.name} does not reply: {known.error}"
-            if info is None and problem is None:
+            if known.read_at is None and problem is None:
+                problem = f"Connecting to {poller.name}."
+            elif info is None and problem is None:
                 problem = f"There is no table {table} on {poller.name} now; it may have been dropped."
             missing.set_text(problem or "")
+            missing.set_visibility(bool(problem))
+            waiting.set_visibility(False)
             if info is None:
                 return
             history = poller.history(table)
-            since = history.waiting_since
-            waiting.set_text(waiting_text(info, 0.0 if since is None else time.time() - since) or "")
+            waiting.set_text(waiting_text(info, history, time.time()) or "")
+            waiting.set_visibility(bool(waiting.text))
             numbers.set_text(_numbers_text(info))
             corridor.options.update(corridor_options(info, history))
             corridor.update()
@@ -85,13 +88,12 @@ def table_view(state: DashboardState, server: int, table: str) -> None:
                     max_age=0.8 * HISTOGRAM_S,
                 )
                 if histogram is not None:
-                    chart.options.update(histogram_options(histogram))
+                    chart.options.update(histogram_options(of, histogram))
                     chart.update()
                 elif error:
                     break
 
-        refresh()
-        ui.timer(REFRESH_S, refresh)
+        refresh_with([poller], refresh)
         ui.timer(HISTOGRAM_S, refresh_histograms)
 
 
@@ -163,20 +165,24 @@ def corridor_options(info: TableInfo, history: TableHistory) -> dict[str, Any]:
     """Returns the chart of how far writers are ahead of readers, and of the rate limiter's bounds."""
     limiter = info.rate_limiter
     points = [[each.inserts, limiter.samples_per_insert * each.inserts - each.samples] for each in history.points]
-    series = [line(0, points, "ahead", showSymbol=True, symbolSize=4)]
+    is_dot = len({point[0] for point in points}) == 1
+    series = [line(0, points, "ahead", showSymbol=is_dot, symbolSize=4)]
     bounds = (("inserts wait above", limiter.max_diff), ("samples wait below", limiter.min_diff))
     for index, (name, bound) in enumerate(bounds, start=1):
         if abs(bound) < UNLIMITED:
             ends = [[point[0], bound] for point in points[:1] + points[-1:]]
-            series.append(line(index, ends, name, lineStyle={"type": "dashed"}, showSymbol=True, symbolSize=4))
-    return chart_options(series, x="inserts")
+            series.append(line(index, ends, name, lineStyle={"type": "dashed"}, showSymbol=is_dot, symbolSize=4))
+    return chart_options(series, x="inserts in total")
 
 
-def histogram_options(histogram: Histogram) -> dict[str, Any]:
+def histogram_options(of: HistogramOf, histogram: Histogram) -> dict[str, Any]:
     """Returns the chart of a histogram."""
     edges, counts = histogram.edges, histogram.counts
     labels = [number_text(float(edge)) for edge in edges[:-1]]
-    options = chart_options([{"type": "bar", "name": "items", "data": counts.tolist(), "barCategoryGap": "5%"}])
+    if of == "priority" and len(counts) == 1:
+        labels = [number_text(float(edges.mean()))]  # all are equal
+    bars = {"type": "bar", "name": "items", "data": counts.tolist(), "barCategoryGap": "5%", "color": COLORS[0]}
+    options = chart_options([bars], x="lower bound of each bar" if len(counts) > 1 else "all items")
     notes = []
     if histogram.is_approximate:
         notes.append(f"{histogram.num_items:,} of {histogram.table_size:,} items, chosen at random")
@@ -186,7 +192,7 @@ def histogram_options(histogram: Histogram) -> dict[str, Any]:
     options["yAxis"]["scale"] = False
     options["title"] = {
         "text": "; ".join(notes),
-        "textStyle": {"fontSize": 11, "fontWeight": "normal", "color": "#888"},
+        "textStyle": {"fontSize": 11, "fontWeight": "normal", "color": GRAY},
     }
-    options["xAxis"] = {"type": "category", "data": labels}
+    options["xAxis"] = {**options["xAxis"], "type": "category", "data": labels}
     return options

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
+
+from engram.errors import HandshakeError
 
 if TYPE_CHECKING:
     from engram import TableInfo
+    from engram.dashboard.table_history import TableHistory
 
-__all__ = ["bytes_text", "count_text", "duration_text", "number_text", "rate_text", "ratio_text", "waiting_text"]
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "duration_text",
+    "error_text",
+    "number_text",
+    "rate_text",
+    "ratio_text",
+    "waiting_text",
+]
+
+WHO_WAITS = re.compile(r"^`.*?`: (inserting|sampling) waits: ", re.DOTALL)
+"""The start of the reason why calls wait, which the page states itself."""
 
 KIBI = 1024
 MINUTE = 60
@@ -26,7 +42,7 @@ def bytes_text(count: float) -> str:
 
 def count_text(count: float) -> str:
     """Returns a count, rounded to three digits if it is large."""
-    for limit, divisor, unit in ((1e4, 1, ""), (1e6, 1e3, " k"), (1e9, 1e6, " M"), (math.inf, 1e9, " G")):
+    for limit, divisor, unit in ((1e5, 1, ""), (1e6, 1e3, " k"), (1e9, 1e6, " M"), (math.inf, 1e9, " G")):
         if count < limit:
             return f"{count / divisor:,.3g}{unit}" if unit else f"{count:,.0f}"
     return f"{count:g}"
@@ -51,8 +67,19 @@ def duration_text(seconds: float) -> str:
     return f"{seconds // HOUR:.0f} h {seconds % HOUR // MINUTE:.0f} min"
 
 
-def waiting_text(info: TableInfo, seconds: float) -> str | None:
+def error_text(error: Exception) -> str:
+    """Returns the text of an error of a call, without arguments of Python."""
+    text = str(error).replace(" (`reconnect_timeout`)", "")
+    if isinstance(error, HandshakeError) and "token" in text:
+        text = f"{text.partition('; pass ')[0]}; start the dashboard with the token of this server"
+    return text
+
+
+def waiting_text(info: TableInfo, history: TableHistory, now: float) -> str | None:
     """Returns which calls wait for a table, how long and why; `None` if no call waits."""
+    seconds = max(0.0, now - (history.waiting_since or now))
+    least = "at least " if history.is_lower_bound else ""
+    duration = f"for {least}{duration_text(seconds)}" if seconds >= 1 else "for less than 1 s"
     parts = []
     for count, who, reason in (
         (info.waiting_inserts, "writer", info.inserting_blocked),
@@ -60,8 +87,9 @@ def waiting_text(info: TableInfo, seconds: float) -> str | None:
     ):
         if count:
             waits = f"{count:,} {who}{' waits' if count == 1 else 's wait'}"
-            parts.append(f"{waits}: {reason}" if reason else waits)
-    return f"For {duration_text(seconds)}: {'; '.join(parts)}" if parts else None
+            why = "" if reason is None else f": {WHO_WAITS.sub('', reason)}"
+            parts.append(f"{waits} {duration}{why}")
+    return "; ".join(parts) or None
 
 
 def ratio_text(info: TableInfo) -> str:
@@ -69,5 +97,5 @@ def ratio_text(info: TableInfo) -> str:
     limiter = info.rate_limiter
     so_far = f"{info.samples_per_insert:.3g} samples per insert"
     if math.isinf(limiter.min_diff) and math.isinf(limiter.max_diff):
-        return f"{so_far}; not limited"
+        return f"{so_far}; the limiter sets no ratio"
     return f"{so_far}; the limiter keeps it near {number_text(limiter.samples_per_insert)}"

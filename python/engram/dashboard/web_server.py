@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import threading
@@ -34,13 +35,19 @@ class DashboardServer:
     """
 
     def __init__(
-        self, servers: Mapping[str, Callable[[], TableStore]], options: DashboardOptions | None = None
+        self,
+        servers: Mapping[str, Callable[[], TableStore]],
+        options: DashboardOptions | None = None,
+        *,
+        port_name: str = "`port`",
     ) -> None:
         """Starts the dashboard.
 
         Args:
-            servers: What connects to each server, by the name that pages show.
+            servers: What connects to each server, by the name that pages show. Called again after each error. It may
+                raise an OSError whose text states why there is no store now.
             options: What the dashboard shows, and who may open it. Default: `DashboardOptions()`.
+            port_name: What the error of a port in use names.
 
         Raises:
             InvalidArgumentError: The address is not available.
@@ -52,7 +59,7 @@ class DashboardServer:
             from engram.dashboard.pages import create_app  # noqa: PLC0415, an extra
 
         self._options = options or DashboardOptions()
-        listener = _listen(self._options)
+        listener = _listen(self._options, port_name)
         self.port: int = listener.getsockname()[1]
         """The port that the dashboard listens on."""
         self._pollers = [ServerPoller(name, connect) for name, connect in servers.items()]
@@ -98,13 +105,15 @@ class DashboardServer:
         self.close()
 
 
-def _listen(options: DashboardOptions) -> socket.socket:
+def _listen(options: DashboardOptions, port_name: str) -> socket.socket:
     try:
         return socket.create_server(
             (options.host, options.port), family=socket.AF_INET6 if ":" in options.host else socket.AF_INET
         )
     except OSError as error:
+        # `create_server` adds the address to the text.
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise InvalidArgumentError(
-            f"`port`: cannot listen on {options.host}:{options.port}: {error.strerror}; choose another port, or 0 for "
+            f"{port_name}: cannot listen on {options.host}:{options.port}: {reason}; choose another port, or 0 for "
             "any free one"
         ) from None

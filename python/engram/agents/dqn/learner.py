@@ -1,5 +1,6 @@
 """The learner: Double DQN with prioritized replay, importance weights and n-step returns, in JAX."""
 
+from collections import deque
 from functools import partial
 from typing import NamedTuple
 
@@ -19,6 +20,10 @@ with importing_extra("agents", "engram.agents"):
     import jax.numpy as jnp
     import optax
     from jax import Array
+
+
+LOSSES = 100
+"""Number of learner steps whose mean loss is reported."""
 
 
 class LearnerState(NamedTuple):
@@ -114,6 +119,12 @@ class Learner:
         self._state = init_learner(config, jax.random.key(seed), spaces)
         self.steps = 0
         """Number of learner steps done."""
+        self._losses: deque[Array] = deque(maxlen=LOSSES)
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean loss of the last 100 learner steps, or of all if there are fewer; NaN before the first."""
+        return float(np.mean([np.asarray(loss) for loss in self._losses])) if self._losses else float("nan")
 
     @property
     def params(self) -> Params:
@@ -137,4 +148,5 @@ class Learner:
         batch = store.sample(REPLAY, config.batch_size, timeout=timeout)
         self._state, metrics = learner_step(self._state, batch.data, batch.importance_weights(beta), config=config)
         store.update_priorities(REPLAY, batch.info.key, priority_of(np.asarray(metrics.td_error)))
+        self._losses.append(metrics.loss)
         self.steps += 1

@@ -121,7 +121,7 @@ def train_in_processes(config: DQNConfig, history: RunHistory) -> Result:
                     if history.solved:
                         stopped = "solved"
                         break
-                history.report(step, epsilon_at(config, step), store)
+                history.report(step, epsilon_at(config, step), store, learner)
         except KeyboardInterrupt:
             stopped = "interrupted"
         return history.result(stopped, step, learner.steps, learner.params, store.info()[REPLAY])

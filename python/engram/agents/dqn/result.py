@@ -1,7 +1,7 @@
 """Progress and result of a training run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -29,6 +29,10 @@ class Progress:
     """Seconds since `train` was called."""
     table: engram.TableInfo
     """State of the replay table."""
+    mean_loss: float
+    """Mean loss of the last 100 learner steps; NaN before the first one."""
+    store: engram.Store = field(repr=False, compare=False)
+    """The store with the tables of the run; it is closed when the run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,20 @@
 """The history of a training run: its episodes, and reports of its progress."""
 
-import time
-from collections.abc import Callable
+from __future__ import annotations
 
-import engram
-from engram.agents.dqn.config import DQNConfig
-from engram.agents.dqn.network import Params
+import time
+from typing import TYPE_CHECKING
+
 from engram.agents.dqn.result import Progress, Result, StopReason, mean_of_last
 from engram.agents.dqn.tables import REPLAY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import engram
+    from engram.agents.dqn.config import DQNConfig
+    from engram.agents.dqn.learner import Learner
+    from engram.agents.dqn.network import Params
 
 
 class RunHistory:
@@ -31,7 +38,7 @@ class RunHistory:
         target = self._config.solved_return
         return target is not None and mean_of_last(self._returns, self._config.solved_episodes) >= target
 
-    def report(self, step: int, epsilon: float, store: engram.Store) -> None:
+    def report(self, step: int, epsilon: float, store: engram.Store, learner: Learner) -> None:
         """Reports the progress if `report_period` has passed since the last report."""
         now = time.perf_counter()
         if self._report is None or now - self._reported < self._report_period:
@@ -45,6 +52,8 @@ class RunHistory:
                 epsilon=epsilon,
                 seconds=now - self._started,
                 table=store.info()[REPLAY],
+                mean_loss=learner.mean_loss,
+                store=store,
             )
         )
 

@@ -79,7 +79,7 @@ def train_in_process(config: DQNConfig, history: RunHistory) -> Result:
                 if step >= warm_up and step % config.learn_period == 0:
                     learner.learn(store, step, timeout=SAMPLE_TIMEOUT)
                     params = learner.params
-                history.report(step, epsilon, store)
+                history.report(step, epsilon, store, learner)
         except KeyboardInterrupt:
             stopped = "interrupted"
         return history.result(stopped, step, learner.steps, learner.params, store.info()[REPLAY])
