@@ -11,6 +11,13 @@ from engram import Table
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 
+def test_a_closed_client_is_not_updated_any_more(start):
+    cluster = start([Table("t")])
+    client = cluster.client()
+    client.close()
+    wait_until(lambda: all(thread.name != "engram-follower" for thread in threading.enumerate()), 30)
+
+
 def test_workers_that_are_stopped_while_they_restart(start):
     from engram.distributed import RolloutWorkers
 
