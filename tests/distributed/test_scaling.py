@@ -1,6 +1,7 @@
 """The number of shards changes under load, and between two runs."""
 
 import time
+from pathlib import Path
 
 import pytest
 from helpers.ray_nodes import Load
@@ -42,6 +43,7 @@ def test_start_with_another_number_of_shards(start):
     cluster.stop()
     cluster = start(tables, shards=5)
     assert len(cluster.shards()) == 5
+    assert sorted(path.name for path in Path(cluster.path).iterdir()) == ["cluster.json", "generation-1"]
     with cluster.client() as client:
         assert {int(key) for batch in client.scan("t") for key in batch.info.key} == keys
         assert client.delete("t", list(keys)) == 20

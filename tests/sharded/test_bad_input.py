@@ -142,6 +142,24 @@ def test_a_table_that_one_shard_lost(start_servers):
         client.update_priorities("t", [1], [1.0])
 
 
+def test_repeated_changes_of_tables_reach_the_other_shards(start_servers):
+    servers = start_servers([Table("t")])
+    client = client_of(*servers)
+    servers[0].store.create_table(Table("new"))  # as a call that could not reach the others
+    client.create_table(Table("new"))
+    assert [server.store.tables for server in servers] == [["new", "t"]] * 3
+    with raises(InvalidArgumentError, "already exists"):
+        client.create_table(Table("new"))
+    servers[0].store.drop_table("new")
+    client.drop_table("new")
+    assert [server.store.tables for server in servers] == [["t"]] * 3
+    with raises(UnknownTableError, "`new`"):
+        client.drop_table("new")
+    servers[2].store.create_table(Table("new", max_times_sampled=1))
+    with raises(InvalidArgumentError, "table `new`: `max_times_sampled` differs"):
+        client.create_table(Table("new"))
+
+
 def test_keys_and_priorities_of_different_lengths(start_servers):
     client = client_of(*start_servers([Table("t")]))
     with pytest.raises(InvalidArgumentError, match=r"keys|priorities"):

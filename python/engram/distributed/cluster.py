@@ -14,6 +14,7 @@ from engram.distributed.shards import end_actor, stop_shards
 from engram.distributed.spec import ClusterSpec, registry_name, shard_name
 from engram.distributed.status import ClusterView, ShardStatus
 from engram.errors import UnavailableError
+from engram.server import MAX_SHARD_ID
 
 __all__ = ["Cluster"]
 
@@ -114,29 +115,40 @@ class Cluster:
         The servers stop, their directories are resharded in place, and new servers start: no item is lost or inserted
         twice, and keys stay valid. Calls wait for as long as it takes to read and write all items once.
 
+        If it fails, the cluster continues with as many shards as it had.
+
         Args:
-            shards: The new number, at least 1.
+            shards: The new number, from 1 to 1,023.
 
         Raises:
-            InvalidArgumentError: `shards` is below 1.
-            UnavailableError: A shard does not respond, or the cluster is being scaled already.
-            StorageError: A directory cannot be read or written. The cluster continues with the shards that it had.
+            InvalidArgumentError: `shards` is not from 1 to 1,023, a table cannot be divided over this number of
+                shards, or another process has started the cluster, without `detached`: the new shards would end with
+                this process.
+            UnavailableError: A shard does not respond, the nodes have too few resources, the cluster is being scaled
+                already, or it is not running.
+            StorageError: A directory cannot be read or written.
             EngramError: A new shard cannot open its store. The text names the shard.
         """
-        shards = _checks.integer("`shards`", shards)
+        shards = _checks.integer("`shards`", shards, high=MAX_SHARD_ID)
+        self._view()
         scale(self._spec, self._registry, shards)
 
     def stop(self) -> None:
         """Stops all shards. `start` with the same path starts them again, with everything that was acknowledged.
 
-        When it returns, the shards' directories are closed. Waiting calls of clients fail.
+        When it returns, the shards' directories are closed. Waiting calls of clients fail. Can be called again.
 
         Raises:
-            UnavailableError: A shard does not respond, or the cluster is not running.
+            UnavailableError: A shard does not respond.
         """
-        shards = _call(self.name, self._registry.shards.remote())
+        try:
+            shards = _call(self.name, self._registry.shards.remote())
+        except UnavailableError as error:
+            if isinstance(error.__cause__, ray.exceptions.ActorDiedError):
+                return
+            raise
         stop_shards(self._spec, shard_names(self._spec, shards), close=True)
-        end_actor(registry_name(self.name), self._registry)
+        end_actor(self._spec, registry_name(self.name), self._registry)
 
     def __enter__(self) -> Self:
         return self
@@ -170,5 +182,6 @@ def _call(name: str, reply: Any) -> Any:  # noqa: ANN401, what the registry retu
         return ray.get(reply)
     except ray.exceptions.RayActorError as error:
         raise UnavailableError(
-            f"cluster `{name}` is not running, or its registry `{registry_name(name)}` is restarting: {error}"
+            f"cluster `{name}` is not running, or its registry `{registry_name(name)}` is restarting: "
+            f"{str(error).splitlines()[0]}"
         ) from error

@@ -27,6 +27,7 @@ logger = logging.getLogger("engram.distributed")
 def follow(client: "engram.ShardedClient", registry: "ray.actor.ActorHandle", name: str, view: "ClusterView") -> None:
     """Starts the thread. It ends after the client was closed or garbage-collected, or Ray was shut down."""
     follower = _Follower(registry, name, view)
+    client.call_when_closed(follower.stop)
     weakref.finalize(client, follower.stop)
     atexit.register(follower.stop)
     thread = threading.Thread(target=follower.run, args=(weakref.ref(client),), daemon=True, name="engram-follower")
@@ -49,6 +50,12 @@ class _Follower:
             waiting.set()
 
     def run(self, client: "weakref.ref[engram.ShardedClient]") -> None:
+        try:
+            self._follow(client)
+        finally:
+            atexit.unregister(self.stop)
+
+    def _follow(self, client: "weakref.ref[engram.ShardedClient]") -> None:
         while not self._stopped.is_set():
             view = self._next_view()
             target = client()

@@ -1,5 +1,6 @@
 """Starts a cluster of shards on Ray, and finds one that runs."""
 
+import os
 import secrets
 import typing
 from collections.abc import Iterable, Mapping
@@ -10,10 +11,10 @@ from engram import _checks
 from engram.distributed._ray import ray
 from engram.distributed.cluster import Cluster
 from engram.distributed.manifest import Manifest, read_manifest, write_manifest
-from engram.distributed.registry import ShardList, create_registry
-from engram.distributed.scaling import reshard
-from engram.distributed.shards import end_actor, hold, start_shards
-from engram.distributed.spec import ClusterSpec, Durability, Placement, registry_name
+from engram.distributed.registry import ShardList, create_registry, shard_names
+from engram.distributed.scaling import remove_old_generations, reshard
+from engram.distributed.shards import end_actor, hold, kill_shards, start_shards
+from engram.distributed.spec import ClusterSpec, Durability, Placement, checked_resources, registry_name
 from engram.errors import InvalidArgumentError, UnavailableError
 from engram.server import MAX_SHARD_ID
 from engram.table import Table
@@ -85,9 +86,7 @@ def start(
         _checks.secret("`token`", token)
     if shards is not None:
         shards = _checks.integer("`shards`", shards, high=MAX_SHARD_ID)
-    num_cpus = _checks.number("`num_cpus`", num_cpus)
-    if num_cpus < 0:
-        raise InvalidArgumentError(f"`num_cpus` must be at least 0; got {num_cpus:g}")
+    num_cpus, checked = checked_resources(num_cpus, resources)
     spec = ClusterSpec(
         name=_name("`name`", name),
         namespace=_name("`namespace`", namespace),
@@ -95,7 +94,7 @@ def start(
         tables=tables,
         durability=durability,
         num_cpus=num_cpus,
-        resources=dict(resources or {}),
+        resources=checked,
         placement=placement,
         nodes=tuple(_checks.elements("`nodes`", nodes, "a sequence of node ids")),
         token=token or secrets.token_hex(16),
@@ -117,7 +116,7 @@ def _start(spec: ClusterSpec, shards: int | None) -> Cluster:
             f"cluster `{spec.name}` runs already in namespace `{spec.namespace}`; use "
             f"`engram.distributed.connect({spec.name!r})`, or give another `name`"
         ) from error
-    hold(registry_name(spec.name), registry)
+    hold(spec, registry_name(spec.name), registry)
     try:
         if manifest is None:
             write_manifest(spec.path, first)
@@ -126,14 +125,18 @@ def _start(spec: ClusterSpec, shards: int | None) -> Cluster:
         start_shards(spec, first)
         cluster = Cluster(spec, registry)
         cluster.wait_until_ready()
+        remove_old_generations(spec.path, first)
     except BaseException:
-        end_actor(registry_name(spec.name), registry)
+        kill_shards(spec, shard_names(spec, ShardList(first.generation, first.shard_ids)))
+        end_actor(spec, registry_name(spec.name), registry)
         raise
     return cluster
 
 
 def connect(name: str = "engram", *, namespace: str = NAMESPACE) -> Cluster:
     """Finds a running cluster, from any process of the Ray cluster.
+
+    Calls `ray.init("auto")` if Ray is not initialized; the variable `RAY_ADDRESS` replaces `"auto"`.
 
     Args:
         name: The `name` that was given to `start`.
@@ -146,11 +149,18 @@ def connect(name: str = "engram", *, namespace: str = NAMESPACE) -> Cluster:
         InvalidArgumentError: An argument is invalid.
         UnavailableError: No cluster of this name runs.
     """
-    name = _name("`name`", name)
+    name, namespace = _name("`name`", name), _name("`namespace`", namespace)
     if not ray.is_initialized():
-        ray.init()
+        try:
+            # Not `ray.init()`, which starts another Ray cluster if it finds none.
+            ray.init(os.environ.get("RAY_ADDRESS") or "auto")
+        except ConnectionError as error:
+            raise UnavailableError(
+                f"no cluster `{name}` can be found, because this process is not connected to a Ray cluster and Ray "
+                "finds none on this machine; call `ray.init` with the address of the Ray cluster first"
+            ) from error
     try:
-        registry = ray.get_actor(registry_name(name), namespace=_name("`namespace`", namespace))
+        registry = ray.get_actor(registry_name(name), namespace=namespace)
         spec = ray.get(registry.spec.remote())
     except (ValueError, ray.exceptions.RayActorError) as error:
         raise UnavailableError(

@@ -4,7 +4,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -13,6 +13,7 @@ import engram
 from engram import _checks
 from engram.distributed._ray import ray
 from engram.distributed.cluster import Cluster
+from engram.distributed.spec import checked_resources
 from engram.errors import InvalidArgumentError
 
 __all__ = ["RolloutWorkers", "WorkerReport"]
@@ -69,7 +70,7 @@ class RolloutWorkers:
         num_workers: int,
         *,
         num_cpus: float = 1.0,
-        resources: dict[str, float] | None = None,
+        resources: Mapping[str, float] | None = None,
         max_restarts: int | None = None,
         reconnect_timeout: float = 60.0,
     ) -> None:
@@ -82,7 +83,7 @@ class RolloutWorkers:
             num_workers: Number of workers.
             num_cpus: CPUs that Ray reserves for each worker.
             resources: Other resources of Ray that each worker needs.
-            max_restarts: How often each worker is started again. Default: no limit.
+            max_restarts: How often each worker is started again; 0 for never. Default: no limit.
             reconnect_timeout: Seconds to wait for an unreachable shard, as in `Cluster.client`.
 
         Raises:
@@ -94,7 +95,8 @@ class RolloutWorkers:
                 f"`function` must be a function of a client and an index; got {_checks.short_repr(function)}"
             )
         num_workers = _checks.integer("`num_workers`", num_workers)
-        self._max_restarts = _checks.optional_integer("`max_restarts`", max_restarts)
+        self._max_restarts = None if max_restarts is None else _checks.integer("`max_restarts`", max_restarts, low=0)
+        num_cpus, checked = checked_resources(num_cpus, resources)
         self._cluster = cluster
         self._reconnect_timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
         try:
@@ -104,7 +106,7 @@ class RolloutWorkers:
                 f"`function` {_checks.short_repr(function)} cannot be pickled: {_last_line(error)}; pass a function "
                 "that refers to nothing that only this process has, such as clients, locks and open files"
             ) from error
-        self._task = ray.remote(_run).options(num_cpus=num_cpus, resources=resources or {}, max_retries=0)
+        self._task = ray.remote(_run).options(num_cpus=num_cpus, resources=checked, max_retries=0)
         self._lock = threading.Lock()
         self._reports = [WorkerReport(index=index) for index in range(num_workers)]
         self._failures = [0] * num_workers
@@ -151,16 +153,17 @@ class RolloutWorkers:
         timeout = _checks.positive("`timeout`", timeout)
         self._stopped.set()
         self._thread.join()
-        if not ray.is_initialized():
-            return
-        for task in self._tasks:
-            ray.cancel(task)
-        if self._tasks:
-            _, running = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=timeout)
-            for task in running:
-                ray.cancel(task, force=True)
-        for index in self._tasks.values():
-            self._set(index, state="stopped")
+        if self._tasks and ray.is_initialized():
+            ended, _ = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
+            for task in ended:
+                self._handle_end(task, self._tasks.pop(task))
+            for task in self._tasks:
+                ray.cancel(task)
+            if self._tasks:
+                _, running = ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=timeout)
+                for task in running:
+                    ray.cancel(task, force=True)
+        self._set_stopped()
         self._tasks = {}
 
     def __enter__(self) -> Self:
@@ -178,14 +181,23 @@ class RolloutWorkers:
         with self._lock:
             self._reports[index] = replace(self._reports[index], **changes)
 
+    def _set_stopped(self) -> None:
+        """Marks the workers as stopped that have neither finished nor failed."""
+        for index, report in enumerate(self.report()):
+            if report.state in {"running", "restarting"}:
+                self._set(index, state="stopped")
+
     def _supervise(self) -> None:
-        while not self._stopped.wait(POLL_INTERVAL) and ray.is_initialized():
+        while not self._stopped.wait(POLL_INTERVAL):
             try:
-                self._check_tasks()
+                if ray.is_initialized():
+                    self._check_tasks()
             except Exception:
-                if not ray.is_initialized():
-                    return
-                logger.exception("cannot check the workers")
+                if ray.is_initialized():
+                    logger.exception("cannot check the workers")
+            if not ray.is_initialized():
+                self._set_stopped()  # its tasks have ended, too
+                return
 
     def _check_tasks(self) -> None:
         if self._tasks:

@@ -1,7 +1,7 @@
 """The client of several servers that have the same tables."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from os import PathLike
 from typing import Any, cast
 
@@ -87,6 +87,7 @@ class ShardedClient(TableStore):
         self._clients = [Client(address, **self._options) for address in checked]
         # Clients of shards that do not exist any more, for the writers that use them; each with its shard's index.
         self._retired: list[tuple[int, Client]] = []
+        self._when_closed: Callable[[], object] | None = None
         self._connect()
 
     def _connect(self) -> None:
@@ -151,18 +152,27 @@ class ShardedClient(TableStore):
 
     def close(self) -> None:
         """As in `Client`, for all shards."""
+        if self._when_closed is not None:
+            self._when_closed()
         super().close()
         for _, client in self._retired:
             client.close()
+
+    def call_when_closed(self, function: Callable[[], object]) -> None:
+        """Internal: sets what `close` calls first."""
+        self._when_closed = function
 
     def _native_for_writer(self) -> _engram.Store:
         return self._sharded.store_for_writer()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_native", "_sharded")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_native", "_sharded", "_when_closed")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._when_closed = None
         self._connect()
 
     def __repr__(self) -> str:

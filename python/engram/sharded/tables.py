@@ -87,6 +87,12 @@ class ShardedNative:
             self._ids[number] = shard
         self._configs[shard] = tables
 
+    def _check_all_tables(self) -> None:
+        """Checks that all shards have the same tables."""
+        (first, tables), *rest = self.each(lambda store: {info["name"]: info for info in store.info()}).items()
+        for shard, others in rest:
+            _check_same_tables(self._name(first), tables, self._name(shard), others)
+
     def _log_changes(self) -> None:
         """Logs which shards cannot be reached any more, and which can again."""
         reachable = self._tables.reachable()
@@ -119,9 +125,15 @@ class ShardedNative:
             raise error
         return results
 
-    def _all(self, call: Callable[[_engram.Store], T]) -> list[T]:
-        """Calls all shards, also those after one that cannot be reached; then raises the first error."""
-        self._check()
+    def _all(self, call: Callable[[_engram.Store], T], *, done: type[EngramError] | None = None) -> list[T]:
+        """Calls all shards, also those after one that cannot be reached; then raises the first error.
+
+        `done` is the error of a shard where an earlier call has succeeded: no error if the call succeeds on another.
+        """
+        if done is None:
+            self._check()
+        else:  # tables may differ
+            self._tables.connect()
         results = []
         errors: list[EngramError] = []
         for shard, store in enumerate(self._stores):
@@ -135,9 +147,12 @@ class ShardedNative:
                 )
                 errors.append(error)
             except EngramError as error:
-                if not results and not errors:  # the same on each shard: an invalid argument, for example
+                # Without `done`, it is the same on each shard: an invalid argument, for example.
+                if done is None and not results and not errors:
                     raise
                 errors.append(error)
+        if done is not None:
+            errors = [error for error in errors if not isinstance(error, done)] or ([] if results else errors)
         if errors:
             raise errors[0]
         return results
@@ -289,13 +304,15 @@ class ShardedNative:
         return next(iter(self.each(lambda store: store.tables()).values()))
 
     def create_table(self, config: object) -> None:
-        """Creates a table on all shards."""
-        self._all(lambda store: store.create_table(config))
+        """Creates a table on all shards: if an earlier call could not reach some, on these."""
+        created = self._all(lambda store: store.create_table(config), done=InvalidArgumentError)
         self._tables.forget_totals()
+        if len(created) < len(self._stores):
+            self._check_all_tables()
 
     def drop_table(self, name: str) -> None:
-        """Drops a table on all shards."""
-        self._all(lambda store: store.drop_table(name))
+        """Drops a table on all shards: if an earlier call could not reach some, on these."""
+        self._all(lambda store: store.drop_table(name), done=UnknownTableError)
         self._tables.forget_totals()
 
     def set_rate_limiter(self, table: str, limiter: object) -> None:
