@@ -129,7 +129,7 @@ def serve(
     with exit_on_error(), _stop_signals() as stop:
         if not interval >= 0:
             raise InvalidArgumentError(f"--checkpoint-interval must be at least 0; got {interval:g}")
-check_page(dashboard_port, token, client_ca)
+        check_page(dashboard_port, token, client_ca)
         with exit_on_error(convert_arguments=False):  # names in errors are of the file, not arguments
             configured_tables, configured_port = _read_tables(tables, reverb_config)
         if path is None:
