@@ -198,7 +198,6 @@ def test_a_result_just_before_stop(start, monkeypatch):
     with cluster.client() as client:
         wait_until(lambda: client.info()["t"].size, 60)
     time.sleep(2.0)
-    threading.Timer(0.1, workers._stopped.set).start()
     workers.stop()
     assert [(report.state, report.result) for report in workers.report()] == [("finished", 7)]
 
