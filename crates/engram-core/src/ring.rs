@@ -3,6 +3,7 @@
 //! [`Ring`] stores steps. [`RingItems`] defines which steps an item consists of. [`ItemIndex`] records which items can
 //! be sampled, and draws items. [`RingGather`] copies items into a batch. [`StepBuffer`] combines these.
 
+mod changed_rows;
 mod device_cells;
 mod episode_flags;
 mod episode_starts;

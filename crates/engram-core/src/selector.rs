@@ -112,8 +112,7 @@ impl SelectorKind {
                 "priority for {owner} is {priority}; a Prioritized selector needs a finite value that is not negative"
             )));
         }
-        // `powf` is slow; these exponents and priorities stay below the limit.
-        if exponent.abs() <= 2.0 && (1e-140..1e140).contains(&priority) {
+        if has_usual_weights(exponent) && is_usual(priority) {
             return Ok(());
         }
         let weight = prioritized::weight(priority, exponent);
@@ -126,6 +125,22 @@ impl SelectorKind {
              closer to 0",
             prioritized::MAX_WEIGHT
         )))
+    }
+
+    /// [`SelectorKind::check_priority_for`] for each of `priorities`, in order.
+    pub(crate) fn check_priorities_for(
+        &self,
+        owner: impl fmt::Display + Copy,
+        priorities: &[f64],
+    ) -> Result<()> {
+        // Without branches, so that the compiler uses vector instructions.
+        let all_usual = |all, priority: &f64| all & is_usual(*priority);
+        if self.exponent().is_some_and(has_usual_weights) && priorities.iter().fold(true, all_usual)
+        {
+            return Ok(());
+        }
+        let mut priorities = priorities.iter();
+        priorities.try_for_each(|priority| self.check_priority_for(owner, *priority))
     }
 
     /// Checks the parameters.
@@ -141,6 +156,17 @@ impl SelectorKind {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+/// True if the weights of all priorities that are [usual](is_usual) stay below the limit with this exponent. Computing the
+/// weights would be slow.
+fn has_usual_weights(exponent: f64) -> bool {
+    exponent.abs() <= 2.0
+}
+
+/// True unless a priority is very large or small, or not a number above 0.
+fn is_usual(priority: f64) -> bool {
+    (priority >= 1e-140) & (priority < 1e140)
 }
 
 /// A strategy and the items it chooses among.

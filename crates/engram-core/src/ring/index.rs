@@ -368,18 +368,19 @@ impl ItemIndex {
                 "`replacement` must be True with a Prioritized sampler; got False".into(),
             ));
         }
-        let distribution = distribution(&mut priorities.tree, len);
-        let total = priorities.tree.total();
+        let tree = priorities.tree();
+        let distribution = distribution(tree, len);
+        let total = tree.total();
         if total <= 0.0 {
             let starts = self.draw_uniformly(ring, n, random);
             return Ok(self.uniformly_drawn(ring, starts));
         }
-        let rows = draw(&mut priorities.tree, n, random);
+        let rows = draw(tree, n, random);
         for row in &rows {
             priorities.prefetch(*row);
         }
-        let weights = rows.iter().map(|row| priorities.tree.weight(*row) / total);
-        let probabilities = weights.collect();
+        let tree = priorities.tree();
+        let probabilities = rows.iter().map(|row| tree.weight(*row) / total).collect();
         let values = rows.iter().map(|row| priorities.get(*row)).collect();
         Ok(Drawn {
             starts: rows
@@ -463,31 +464,28 @@ impl ItemIndex {
             )));
         }
         let kind = SelectorKind::Prioritized { exponent };
-        new.iter()
-            .try_for_each(|priority| kind.check_priority_for("the replay buffer", *priority))?;
-        let row = |key: &u64| {
-            let start = self.find(ring, *key)?;
-            Some(ring.row(start.env, start.slot))
-        };
-        let rows: Vec<Option<usize>> = keys.iter().map(row).collect();
-        let Some(priorities) = &mut self.priorities else {
-            return Ok(0);
-        };
-        for (rows, new) in rows
-            .chunks(UPDATES_TOGETHER)
-            .zip(new.chunks(UPDATES_TOGETHER))
-        {
+        kind.check_priorities_for("the replay buffer", new)?;
+        let mut found = 0;
+        let parts = keys.chunks(UPDATES_TOGETHER);
+        for (keys, new) in parts.zip(new.chunks(UPDATES_TOGETHER)) {
+            let mut rows = [None; UPDATES_TOGETHER];
+            for (row, key) in rows.iter_mut().zip(keys) {
+                *row = (self.find(ring, *key)).map(|start| ring.row(start.env, start.slot));
+            }
+            let Some(priorities) = &mut self.priorities else {
+                return Ok(0);
+            };
             for row in rows.iter().flatten() {
-                priorities.tree.prefetch(*row);
                 priorities.prefetch(*row);
             }
             for (row, priority) in rows.iter().zip(new) {
                 if let Some(row) = row {
                     priorities.set(*row, *priority + 0.0); // -0.0, which is `NO_ITEM`, becomes 0.0
+                    found += 1;
                 }
             }
         }
-        Ok(rows.iter().flatten().count())
+        Ok(found)
     }
 }
 

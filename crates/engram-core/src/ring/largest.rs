@@ -13,8 +13,8 @@ const MIN_BLOCK: usize = 64;
 /// are corrected, from the highest one on.
 #[derive(Debug)]
 pub(super) struct Largest {
-    /// Values per block: a power of two.
-    block: usize,
+    /// Binary logarithm of the number of values per block.
+    block_bits: u32,
     bounds: Vec<Bound>,
     /// The largest value, and a lower bound of how many values are equal to it. `None` if the largest value is unknown.
     current: Option<(f64, usize)>,
@@ -35,7 +35,7 @@ impl Largest {
     pub(super) fn new(n: usize) -> Result<Self> {
         let block = n.isqrt().next_power_of_two().max(MIN_BLOCK);
         Ok(Self {
-            block,
+            block_bits: block.ilog2(),
             bounds: filled(Bound::default(), n.div_ceil(block))?,
             current: Some((0.0, n)),
         })
@@ -43,7 +43,7 @@ impl Largest {
 
     /// Records that the value at `index` was `old` and is `new` now.
     pub(super) fn change(&mut self, index: usize, old: f64, new: f64) {
-        let bound = &mut self.bounds[index / self.block];
+        let bound = &mut self.bounds[index >> self.block_bits];
         if new >= bound.value {
             *bound = Bound {
                 value: new,
@@ -79,8 +79,8 @@ impl Largest {
                 self.current = Some((bound.value, 1));
                 return bound.value;
             }
-            let first = highest * self.block;
-            let block = &values[first..values.len().min(first + self.block)];
+            let first = highest << self.block_bits;
+            let block = &values[first..values.len().min(first + (1 << self.block_bits))];
             *bound = Bound {
                 value: block.iter().copied().fold(0.0, f64::max),
                 loose: false,
