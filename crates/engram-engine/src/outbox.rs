@@ -12,8 +12,13 @@ use crate::outbox_id::OutboxId;
 use crate::table::Table;
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 
-/// Maximum number of items for which memory is allocated before they are known to be for the same table.
-const MAX_RESERVED: usize = 64;
+/// Maximum number of items that are inserted together. They stay in the processor's cache while they are moved to their
+/// table.
+const MAX_ITEMS_PER_INSERT: usize = 256;
+
+/// Number of items for which memory is allocated at least, if there are as many, before it is known how many are for the same
+/// table.
+const MIN_RESERVED: usize = 64;
 
 /// What a writer's outbox waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,13 +97,17 @@ impl Outbox {
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
         let mut outcome = Ok(());
         let mut items = items.peekable();
+        let mut expected = MIN_RESERVED;
         while let Some((number, first)) = items.next() {
-            let mut batch = Vec::with_capacity(items.size_hint().0.min(MAX_RESERVED) + 1);
+            let mut batch = Vec::with_capacity(expected.min(items.size_hint().0 + 1));
             batch.push(first);
-            while let Some((_, item)) = items.next_if(|(next, _)| *next == number) {
+            while batch.len() < MAX_ITEMS_PER_INSERT
+                && let Some((_, item)) = items.next_if(|(next, _)| *next == number)
+            {
                 batch.push(item);
             }
             let count = batch.len();
+            expected = count.max(MIN_RESERVED);
             let table = &self.tables[number as usize];
             match table.insert_from_outbox(batch, self.id) {
                 Ok(mut ticket) => match ticket.poll_applied(Waker::noop()) {
