@@ -47,4 +47,6 @@ pub use table::{
     Admission, DeferredDrops, Draw, Handle, SampledItemInfo, Snapshot, TableOptions, TableState,
     TableStats,
 };
-pub use trajectory::{MAX_ITEM_BYTES, Slice, SpanColumn, Spans, Trajectory, WindowShape};
+pub use trajectory::{
+    MAX_ITEM_BYTES, Slice, SpanChunks, SpanColumn, Spans, Trajectory, WindowShape,
+};

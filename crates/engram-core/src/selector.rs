@@ -166,7 +166,7 @@ fn has_usual_weights(exponent: f64) -> bool {
 
 /// True unless a priority is very large or small, or not a number above 0.
 fn is_usual(priority: f64) -> bool {
-    (priority >= 1e-140) & (priority < 1e140)
+    (1e-140..1e140).contains(&priority)
 }
 
 /// A strategy and the items it chooses among.

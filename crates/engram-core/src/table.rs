@@ -11,6 +11,7 @@
 
 mod apply;
 mod draw;
+mod insert_run;
 mod options;
 mod prefetch;
 mod restore;

@@ -4,6 +4,8 @@ mod check;
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::chunk::Chunk;
 use crate::error::Result;
 use crate::schema::{ActualColumn, CellSpec, Layout, Signature};
@@ -51,15 +53,18 @@ pub struct WindowShape {
     pub slices: Box<[Slice]>,
 }
 
+/// The chunks of [`Spans`]: usually two.
+pub type SpanChunks = SmallVec<[Arc<Chunk>; 2]>;
+
 /// Slices of any number of chunks.
 #[derive(Debug)]
 pub struct Spans {
     /// Names and nesting of the columns.
     pub layout: Arc<Layout>,
     /// The distinct chunks that the slices refer to.
-    pub chunks: Box<[Arc<Chunk>]>,
-    /// The columns; each refers to a range of `slices`.
-    pub columns: Box<[SpanColumn]>,
+    pub chunks: SpanChunks,
+    /// The columns; each refers to a range of `slices`. Similar items can share them.
+    pub columns: Arc<[SpanColumn]>,
     /// The slices, column after column.
     pub slices: Box<[Slice]>,
 }
@@ -229,8 +234,9 @@ impl Trajectory {
         match self {
             Self::Rows { .. } | Self::Window { .. } => 0,
             Self::Spans(spans) => {
+                let spilled = usize::from(spans.chunks.spilled());
                 size_of::<Spans>()
-                    + size_of_val(&*spans.chunks)
+                    + spilled * size_of_val(&*spans.chunks)
                     + size_of_val(&*spans.columns)
                     + size_of_val(&*spans.slices)
             }

@@ -4,6 +4,7 @@
 //! [`BatchedRecorder`] the steps of many environments. A [`Pattern`] describes which items to create from the newest
 //! steps. A [`VectorRecorder`] records the transitions of many environments, and creates items by an [`ItemRule`].
 
+mod appended_steps;
 mod batched;
 mod column_input;
 mod column_text;
@@ -26,11 +27,12 @@ mod selection_error;
 mod side_cells;
 mod window_shape_cache;
 
+pub use appended_steps::AppendedSteps;
+pub use batched::BatchedRecorder;
 pub use batched::vector::{
     AtEnd, AutoresetMode, ItemColumn, ItemKind, ItemRule, ItemSource, Part, VectorRecorder,
     VectorStep,
 };
-pub use batched::{AppendedSteps, BatchedRecorder};
 pub use column_input::ColumnInput;
 pub use condition::{Comparison, Condition, ConditionInput};
 pub use item_columns::ItemColumns;

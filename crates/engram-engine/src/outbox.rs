@@ -12,8 +12,13 @@ use crate::outbox_id::OutboxId;
 use crate::table::Table;
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 
-/// Maximum number of items for which memory is allocated before they are known to be for the same table.
-const MAX_RESERVED: usize = 64;
+/// Maximum number of items that are inserted together. They stay in the processor's cache while they are moved to their
+/// table.
+const MAX_ITEMS_PER_INSERT: usize = 256;
+
+/// Number of items for which memory is allocated at least, if there are as many, before it is known how many are for the same
+/// table.
+const MIN_RESERVED: usize = 64;
 
 /// What a writer's outbox waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,7 +95,7 @@ impl Outbox {
     /// # Errors
     /// The first error of an insert; the inserts after it are made anyway.
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
-        send_by_table(items, |number, batch| {
+        send_by_table(items, MAX_ITEMS_PER_INSERT, |number, batch| {
             let count = batch.len();
             let table = &self.tables[number as usize];
             let mut ticket = table.insert_from_outbox(batch, self.id)?;
@@ -229,22 +234,28 @@ impl Future for Outbox {
     }
 }
 
-/// Sends each run of consecutive items for one table at once. Each item is given with its table's number.
+/// Sends each run of consecutive items for one table at once, at most `max_items`. Each item is given with its table's
+/// number.
 ///
 /// # Errors
 /// The first error of `send`; the items after it are sent anyway.
 pub fn send_by_table(
     items: impl Iterator<Item = (u32, NewItem)>,
+    max_items: usize,
     mut send: impl FnMut(u32, Vec<NewItem>) -> Result<()>,
 ) -> Result<()> {
     let mut outcome = Ok(());
     let mut items = items.peekable();
+    let mut expected = MIN_RESERVED;
     while let Some((number, first)) = items.next() {
-        let mut batch = Vec::with_capacity(items.size_hint().0.min(MAX_RESERVED) + 1);
+        let mut batch = Vec::with_capacity(expected.min(items.size_hint().0 + 1));
         batch.push(first);
-        while let Some((_, item)) = items.next_if(|(next, _)| *next == number) {
+        while batch.len() < max_items
+            && let Some((_, item)) = items.next_if(|(next, _)| *next == number)
+        {
             batch.push(item);
         }
+        expected = batch.len().max(MIN_RESERVED);
         outcome = outcome.and(send(number, batch));
     }
     outcome

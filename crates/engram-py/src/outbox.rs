@@ -127,6 +127,14 @@ impl AnyOutbox {
         }
     }
 
+    /// True for a local table if practically any number of items could be inserted now.
+    pub(crate) fn is_unlimited(&self, number: u32) -> bool {
+        match self {
+            Self::Local(_, outbox) => outbox.table(number).inserts_allowed() == u64::MAX,
+            Self::Remote(..) => false,
+        }
+    }
+
     /// Number of items that are not known to be in their tables. A remote writer's rejected items count until their
     /// errors were raised.
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {

@@ -225,6 +225,15 @@ impl Sender {
         if must_wait { next + 1 } else { total }
     }
 
+    /// True if no item waits for a table, and those of these tables, given with their numbers, will not.
+    pub(crate) fn never_waits(&self, py: Python<'_>, tables: &[(u32, Arc<TableOptions>)]) -> bool {
+        self.outbox.in_flight() == 0
+            && py.detach(|| {
+                let mut tables = tables.iter();
+                tables.all(|(number, _)| self.outbox.is_unlimited(*number))
+            })
+    }
+
     /// Waits while rate limiters block too many of the writer's items. Items of unfinished chunks count too, but if
     /// there are no others, this returns at once, because they do not wait for a table. Receives and returns the number
     /// of items in flight.

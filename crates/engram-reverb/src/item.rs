@@ -143,9 +143,11 @@ fn squeeze_step(spans: &mut Spans, signature: &Signature) {
             .zip(&signature.columns)
             .all(|(column, spec)| column.len == 1 && axes(column) == Some(spec.shape.len()));
     if is_step {
-        for column in &mut spans.columns {
-            column.squeeze = true;
-        }
+        let columns = spans.columns.iter().map(|column| SpanColumn {
+            squeeze: true,
+            ..*column
+        });
+        spans.columns = columns.collect();
     }
 }
 
@@ -173,7 +175,7 @@ fn as_rows(spans: &Spans) -> Option<Trajectory> {
             && (slice.offset, slice.len) == (first.offset, first.len)
             && other.squeeze == column.squeeze
     };
-    let mut both = spans.slices.iter().zip(&spans.columns).enumerate();
+    let mut both = spans.slices.iter().zip(&*spans.columns).enumerate();
     (is_whole && both.all(is_same_rows)).then(|| Trajectory::Rows {
         chunk: Arc::clone(chunk),
         offset: first.offset,

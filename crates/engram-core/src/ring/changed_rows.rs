@@ -106,7 +106,9 @@ mod tests {
             let mut changed = ChangedRows::new(9000).unwrap();
             for (first, step, count) in parts {
                 let rows: Vec<usize> = (0..count).map(|n| (first + n * step) % 9000).collect();
-                rows.iter().for_each(|row| changed.insert(*row));
+                for row in &rows {
+                    changed.insert(*row);
+                }
                 let listed = if count < MAX_LISTED {
                     rows.clone()
                 } else {

@@ -25,7 +25,6 @@ use crate::error::{Error, Result};
 use crate::item::NewItem;
 use crate::schema::{CellSpec, Schema};
 use crate::text::count;
-pub use append::AppendedSteps;
 use lost_flags::LostFlags;
 
 /// The open chunks are full once the strings appended to them have more than this many bytes, in all chunks together.

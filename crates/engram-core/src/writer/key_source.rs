@@ -54,11 +54,13 @@ impl ShardId {
     }
 }
 
-/// A pseudorandom sequence of keys, determined by its base.
+/// A sequence of keys, determined by its base: a pseudorandom number, and the numbers that follow it. The
+/// [key map](crate::key_map) of a table has neighbouring keys close together, so that a writer's items are inserted and
+/// removed faster.
 #[derive(Clone, Debug)]
 pub struct KeySource {
-    base: u64,
-    count: u64,
+    /// The next key without a shard id. Its highest bits do not count.
+    next: u64,
     shard: ShardId,
 }
 
@@ -68,25 +70,21 @@ impl KeySource {
     #[must_use]
     pub const fn new(base: u64, shard: ShardId) -> Self {
         Self {
-            base,
-            count: 0,
+            next: splitmix64(base),
             shard,
         }
     }
 
-    /// Returns the next key, which is below 2^63 and has the shard id, if there is one. It repeats an earlier key only
-    /// as rarely as a random number would.
+    /// Returns the next key, which is below 2^63 and has the shard id, if there is one. It repeats a key of another
+    /// sequence more rarely than a random number would.
     pub fn next_key(&mut self) -> u64 {
-        let key = self
-            .shard
-            .key(splitmix64(self.base.wrapping_add(self.count)));
-        self.count = self.count.wrapping_add(1);
+        let key = self.shard.key(self.next);
+        self.next = self.next.wrapping_add(1);
         key
     }
 }
 
-/// One output of the `SplitMix64` generator of Steele, Lea and Flood. A bijection, so two keys can be equal
-/// only because the mask drops a bit.
+/// One output of the `SplitMix64` generator of Steele, Lea and Flood.
 const fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -109,6 +107,9 @@ mod tests {
         assert!(keys.iter().all(|key| *key <= KEY_MASK));
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
         assert_eq!(keys, first_keys(u64::MAX - 5));
+        // The sequences of neighbouring bases are far apart.
+        let others: HashSet<_> = first_keys(u64::MAX - 4).into_iter().collect();
+        assert!(keys.iter().all(|key| !others.contains(key)));
         // The published first output of SplitMix64 for seed 0, masked.
         assert_eq!(
             KeySource::new(0, ShardId::default()).next_key(),

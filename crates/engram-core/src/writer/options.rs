@@ -16,6 +16,13 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// in chunks of 64.)
 const MAX_CHUNK_STEPS: usize = 16;
 
+/// Maximum number of chunks of an environment whose items are sent together: then sending takes a small part of the time,
+/// and the items stay in the processor's cache.
+const MAX_CHUNKS_PER_SEND: usize = 16;
+
+/// Maximum bytes of these chunks, unless it is only one.
+const MAX_BYTES_PER_SEND: usize = 64 << 10;
+
 /// Assumed bytes of a string element when a chunk length is chosen. A chunk with longer strings is sealed early,
 /// once their actual bytes exceed a limit.
 const STRING_ELEMENT_BYTES: usize = 256;
@@ -70,6 +77,14 @@ impl WriterOptions {
     pub(super) fn chunk_steps(&self, schema: &Schema) -> usize {
         self.chunk_length
             .unwrap_or_else(|| (CHUNK_BYTES / step_bytes(schema).max(1)).clamp(1, MAX_CHUNK_STEPS))
+    }
+
+    /// Returns how many chunks of this schema, each for `envs` environments, can be filled before their items are sent, if
+    /// no table makes the writer wait. Sending the items of several small chunks together takes less time.
+    pub(super) fn chunks_per_send(&self, schema: &Schema, envs: usize) -> usize {
+        let steps = self.chunk_steps(schema).saturating_mul(envs);
+        let bytes = step_bytes(schema).saturating_mul(steps).max(1);
+        (MAX_BYTES_PER_SEND / bytes).clamp(1, MAX_CHUNKS_PER_SEND)
     }
 
     /// Returns how `envs` environments share chunks of this schema.
@@ -153,6 +168,9 @@ mod tests {
             [0, 1, 4, 0]
         );
         assert_eq!(overlap(100, 2), 0);
+        let chunks = |n, envs| options().chunks_per_send(&schema(n), envs);
+        assert_eq!([chunks(7, 1), chunks(7, 100)], [16, 1]);
+        assert_eq!([chunks(512, 1), chunks(84 * 84, 1)], [4, 2]);
         let fixed = WriterOptions {
             chunk_length: Some(3),
             ..options()

@@ -3,12 +3,9 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::chunk::Chunk;
 use crate::item::NewItem;
-use crate::schema::Layout;
-use crate::trajectory::{Slice, SpanColumn, Spans, Trajectory, WindowShape};
+use crate::trajectory::{Spans, Trajectory, WindowShape};
 
 /// An item's trajectory while the open chunk is not sealed yet.
 #[derive(Debug)]
@@ -26,36 +23,51 @@ pub(super) enum PendingTrajectory {
         offset: u32,
         shape: Arc<WindowShape>,
     },
-    /// Slices of sealed chunks and of the open chunk.
-    Spans(Box<OpenSpans>),
+    /// Slices of sealed chunks and of the open chunk, which is added once it is sealed: its index follows those of the
+    /// sealed chunks.
+    Spans(UnsharedSpans),
     /// Slices of sealed chunks only.
     Sealed(Trajectory),
 }
 
-/// A [`Spans`] that may lack the open chunk, which is added once it is sealed.
-#[derive(Debug)]
-pub(super) struct OpenSpans {
-    pub(super) layout: Arc<Layout>,
-    pub(super) sealed: Vec<Arc<Chunk>>,
-    /// True if slices refer to the open chunk. Its index follows those of the sealed chunks.
-    pub(super) uses_open_chunk: bool,
-    pub(super) columns: Box<[SpanColumn]>,
-    pub(super) slices: Box<[Slice]>,
+impl PendingTrajectory {
+    /// Slices of the chunks of `spans` and, if `uses_open_chunk`, of the open chunk.
+    pub(super) fn of_spans(spans: Spans, uses_open_chunk: bool) -> Self {
+        let spans = Arc::new(spans);
+        if uses_open_chunk {
+            Self::Spans(UnsharedSpans(spans))
+        } else {
+            Self::Sealed(Trajectory::Spans(spans))
+        }
+    }
 }
 
-impl OpenSpans {
-    /// Returns the trajectory. `open` are the open chunks that slices refer to, after sealing.
-    pub(super) fn finish<'a>(
-        mut self,
-        open: impl IntoIterator<Item = &'a Arc<Chunk>>,
-    ) -> Trajectory {
-        self.sealed.extend(open.into_iter().cloned());
-        Trajectory::Spans(Arc::new(Spans {
-            layout: self.layout,
-            chunks: self.sealed.into(),
-            columns: self.columns,
-            slices: self.slices,
-        }))
+/// [`Spans`] to which no other item refers yet.
+#[derive(Debug)]
+pub(super) struct UnsharedSpans(Arc<Spans>);
+
+impl UnsharedSpans {
+    /// Replaces the rows of the open chunk, which follows the sealed ones, by those of the chunks that it was sealed as.
+    fn resolve<'a>(mut self, locate: impl Fn(u32) -> (&'a Arc<Chunk>, u32)) -> Trajectory {
+        if let Some(spans) = Arc::get_mut(&mut self.0) {
+            let open_index = spans.chunks.len();
+            for slice in &mut spans.slices {
+                if slice.chunk as usize == open_index {
+                    let (chunk, offset) = locate(slice.offset);
+                    // At most two: an item belongs to one environment, so its rows are in one chunk, and its side cells
+                    // in another one.
+                    let mut open = spans.chunks[open_index..].iter();
+                    let known = open.position(|other| Arc::ptr_eq(other, chunk));
+                    let index = known.unwrap_or(spans.chunks.len() - open_index);
+                    if known.is_none() {
+                        spans.chunks.push(Arc::clone(chunk));
+                    }
+                    slice.offset = offset;
+                    slice.chunk += u32::from(index > 0);
+                }
+            }
+        }
+        Trajectory::Spans(self.0)
     }
 }
 
@@ -153,25 +165,7 @@ impl PendingItems {
                         shape,
                     }
                 }
-                PendingTrajectory::Spans(mut spans) => {
-                    let open_index = spans.sealed.len();
-                    // At most two: an item belongs to one environment, so its rows are in one chunk, and its side
-                    // cells in another one.
-                    let mut open: SmallVec<[&Arc<Chunk>; 2]> = SmallVec::new();
-                    for slice in &mut spans.slices {
-                        if slice.chunk as usize == open_index {
-                            let (chunk, offset) = locate(slice.offset);
-                            let known = open.iter().position(|other| Arc::ptr_eq(other, chunk));
-                            let index = known.unwrap_or(open.len());
-                            if known.is_none() {
-                                open.push(chunk);
-                            }
-                            slice.offset = offset;
-                            slice.chunk += u32::from(index > 0);
-                        }
-                    }
-                    spans.finish(open)
-                }
+                PendingTrajectory::Spans(spans) => spans.resolve(&locate),
                 PendingTrajectory::Sealed(trajectory) => trajectory,
             };
             let item = NewItem {

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::pending_items::{OpenSpans, PendingTrajectory};
+use super::pending_items::PendingTrajectory;
 use super::selection::{HistoryView, LocatedItem, OPEN};
 use crate::schema::Layout;
-use crate::trajectory::{Slice, SpanColumn, Trajectory, WindowShape};
+use crate::trajectory::{Slice, SpanChunks, Spans, Trajectory, WindowShape};
 
 /// Maximum number of window shapes in the cache.
 const MAX_SHAPES: usize = 8;
@@ -30,8 +30,7 @@ impl WindowShapeCache {
     ) -> PendingTrajectory {
         let chunk_index = located.slices[0].chunk;
         if (located.slices.iter()).any(|slice| slice.chunk != chunk_index) {
-            return PendingTrajectory::Spans(Box::new(build_spans(layout, located, view)))
-                .seal_if_possible();
+            return build_spans(layout, located, view);
         }
         if let Some((offset, len, squeeze)) = as_rows(layout, located, view) {
             return match sealed_chunk(view, chunk_index) {
@@ -52,8 +51,7 @@ impl WindowShapeCache {
         // The first item of a shape becomes `Spans`, whose slices count towards `max_bytes` of tables. A shared
         // shape does not count: without this rule, items of different shapes would take memory uncounted.
         let Some(shape) = self.find_or_store(layout, located, base) else {
-            return PendingTrajectory::Spans(Box::new(build_spans(layout, located, view)))
-                .seal_if_possible();
+            return build_spans(layout, located, view);
         };
         match sealed_chunk(view, chunk_index) {
             None => PendingTrajectory::Window {
@@ -109,16 +107,6 @@ impl WindowShapeCache {
     }
 }
 
-impl PendingTrajectory {
-    /// Converts spans to a sealed trajectory if they do not refer to the open chunk.
-    fn seal_if_possible(self) -> Self {
-        match self {
-            Self::Spans(spans) if !spans.uses_open_chunk => Self::Sealed(spans.finish([])),
-            trajectory => trajectory,
-        }
-    }
-}
-
 /// Returns a sealed chunk of the history, or `None` for the open chunk.
 fn sealed_chunk(view: &HistoryView<'_>, index: u32) -> Option<Arc<crate::Chunk>> {
     (index != OPEN).then(|| Arc::clone(&view.history.get(index as usize).chunk))
@@ -144,7 +132,11 @@ fn as_rows(
 }
 
 /// Returns the cells as spans. The spans' chunks are numbered in order of first use, the open chunk last.
-fn build_spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'_>) -> OpenSpans {
+fn build_spans(
+    layout: &Arc<Layout>,
+    located: &LocatedItem,
+    view: &HistoryView<'_>,
+) -> PendingTrajectory {
     let sealed_indices = || {
         located
             .slices
@@ -156,7 +148,7 @@ fn build_spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'
     let (low, high) = (sealed_indices().min(), sealed_indices().max());
     let low = low.unwrap_or(0);
     let mut new_indices = vec![None; high.map_or(0, |high| (high - low + 1) as usize)];
-    let mut sealed = Vec::new();
+    let mut sealed = SpanChunks::new();
     for index in sealed_indices() {
         let new_index = &mut new_indices[(index - low) as usize];
         if new_index.is_none() {
@@ -172,15 +164,12 @@ fn build_spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'
         },
         ..*slice
     });
-    OpenSpans {
+    let spans = Spans {
         layout: Arc::clone(layout),
-        uses_open_chunk: located.slices.iter().any(|slice| slice.chunk == OPEN),
-        columns: located
-            .columns
-            .iter()
-            .copied()
-            .collect::<Box<[SpanColumn]>>(),
+        columns: located.columns[..].into(),
         slices: slices.collect(),
-        sealed,
-    }
+        chunks: sealed,
+    };
+    let uses_open_chunk = located.slices.iter().any(|slice| slice.chunk == OPEN);
+    PendingTrajectory::of_spans(spans, uses_open_chunk)
 }

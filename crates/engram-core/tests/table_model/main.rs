@@ -6,6 +6,7 @@
     reason = "test helpers report failures by panicking; counts are small"
 )]
 
+mod insert_run;
 mod model;
 mod record;
 mod saved;
@@ -31,6 +32,12 @@ enum Call {
         priority: u8,
         first: usize,
         second: usize,
+    },
+    /// Items in one call.
+    InsertRun {
+        count: usize,
+        max: usize,
+        priority: u8,
     },
     /// An item with the key of an existing item, if there is one with this index.
     InsertAgain {
@@ -79,6 +86,8 @@ fn call() -> impl Strategy<Value = Call> {
     prop_oneof![
         12 => (0..4_u8, 0..7_usize, 0..7_usize)
             .prop_map(|(priority, first, second)| Call::Insert { priority, first, second }),
+        4 => (1..5_usize, 1..5_usize, 0..4_u8)
+            .prop_map(|(count, max, priority)| Call::InsertRun { count, max, priority }),
         1 => index.clone().prop_map(|index| Call::InsertAgain { index }),
         5 => (0..3_u64, 0..5_u64, prop::bool::weighted(0.2)).prop_map(|(session, number, again)| {
             Call::InsertNumbered { session, number, again }
@@ -171,6 +180,11 @@ impl TableAndModel {
                 self.next_key += 7;
                 self.insert(self.next_key, priority, first, second);
             }
+            Call::InsertRun {
+                count,
+                max,
+                priority,
+            } => self.insert_run(count, max, priority),
             Call::InsertAgain { index } => {
                 let entries = &self.model.entries;
                 if let Some(key) = entries.get(index % 6).map(|entry| entry.key) {

@@ -206,8 +206,8 @@ pub(crate) fn trajectory(chunks: &[Arc<Chunk>], first: usize, second: usize) -> 
     };
     Trajectory::Spans(Arc::new(Spans {
         layout: Arc::clone(&chunks[first].schema().layout),
-        chunks: Box::new([Arc::clone(&chunks[first]), Arc::clone(&chunks[second])]),
-        columns: Box::new([
+        chunks: [Arc::clone(&chunks[first]), Arc::clone(&chunks[second])].into(),
+        columns: Arc::new([
             SpanColumn {
                 first_slice: 0,
                 len: 2 * ROWS,

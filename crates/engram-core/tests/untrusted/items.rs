@@ -72,7 +72,8 @@ impl ItemSpec {
             names: names.collect(),
             structure: "".into(),
         });
-        let (columns, slices) = (self.columns.clone().into(), self.slices.clone().into());
+        let (columns, slices): (Box<[SpanColumn]>, _) =
+            (self.columns.clone().into(), self.slices.clone().into());
         match self.kind {
             0 => Trajectory::Rows {
                 chunk: Arc::clone(chunk),
@@ -91,8 +92,8 @@ impl ItemSpec {
             },
             _ => Trajectory::Spans(Arc::new(Spans {
                 layout,
-                chunks: Box::new([Arc::clone(chunk), Arc::clone(other)]),
-                columns,
+                chunks: [Arc::clone(chunk), Arc::clone(other)].into(),
+                columns: columns.into(),
                 slices,
             })),
         }

@@ -362,8 +362,8 @@ fn an_item_that_repeats_its_cells_too_often_is_rejected() {
         };
         Trajectory::Spans(Arc::new(Spans {
             layout: Arc::clone(&schema.layout),
-            chunks: Box::new([Arc::clone(&chunk)]),
-            columns: Box::new([SpanColumn {
+            chunks: smallvec![Arc::clone(&chunk)],
+            columns: Arc::new([SpanColumn {
                 first_slice: 0,
                 len: times,
                 squeeze: false,

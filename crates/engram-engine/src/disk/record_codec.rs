@@ -397,7 +397,7 @@ impl ReadDictionary {
                 Trajectory::Spans(Arc::new(Spans {
                     layout,
                     chunks,
-                    columns: read_columns(reader)?,
+                    columns: read_columns(reader)?.into(),
                     slices: read_slices(reader)?,
                 }))
             }

@@ -75,6 +75,42 @@ pub(super) struct WaitingInsert {
     pub(super) waker: Option<Waker>,
 }
 
+impl WaitingInsert {
+    /// Takes the first item from the queue if possible: inserts it, skips it if it was already applied, or updates the
+    /// existing item's priority. Returns true if it has taken the item.
+    fn serve_first(
+        &mut self,
+        state: &mut TableState,
+        meter: &mut Meter,
+        after: &mut AfterUnlock,
+        now: u64,
+    ) -> bool {
+        let number = self.cursor.map(|cursor| cursor.next);
+        let applied = number.is_some_and(|number| state.is_applied(number, now));
+        let item = self.items.front().filter(|_| self.updates_existing);
+        let update = item.map(|item| (item.key, item.priority));
+        let updated = update.is_some() && state.update(update.into_iter()) > 0;
+        let needs_no_insert = applied || updated;
+        let ready = |item: &NewItem| needs_no_insert || state.admit(item) == Admission::Ready;
+        if !self.items.front().is_some_and(ready) {
+            return false;
+        }
+        let Some(item) = self.items.pop_front() else {
+            return false;
+        };
+        if let Some(cursor) = &mut self.cursor {
+            cursor.next.number += 1;
+        }
+        if needs_no_insert {
+            after.deferred.add(item);
+        } else {
+            let inserted = state.insert_numbered(item, number, now, &mut after.deferred);
+            meter.inserts += u64::from(inserted);
+        }
+        true
+    }
+}
+
 /// The origin of a waiting insert: inserts with the same origin count as one in `TableInfo::waiting_inserts`.
 #[derive(PartialEq, Eq, Hash)]
 enum InsertOrigin {
@@ -213,7 +249,11 @@ impl LockedTable {
                 budget = budget.saturating_sub(MAX_REMOVALS_PER_CALL);
                 progressed = true;
             } else if !self.inserts.is_empty() {
-                progressed = self.serve_insert(after, now);
+                // While a sample waits, each insert may allow it.
+                let max = if next_sample.is_none() { budget } else { 1 };
+                let taken = self.serve_insert(max, after, now);
+                budget -= taken.unwrap_or(0).saturating_sub(1); // one is subtracted below
+                progressed = taken.is_some();
             }
             if let Some(id) = next_sample
                 && let Some(sample) = self.samples.get_mut(&id)
@@ -245,55 +285,42 @@ impl LockedTable {
         true
     }
 
-    /// Takes the first waiting item from the queue if possible: inserts it, skips it if it was already applied, or
-    /// updates the existing item's priority. Returns true if the queue has changed.
-    fn serve_insert(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
-        let Some(mut entry) = self.inserts.first_entry() else {
-            return false;
-        };
+    /// Takes the first waiting items from the queue, at most `max`, as far as possible: inserts each, skips it if it was
+    /// already applied, or updates the existing item's priority. Returns the number of items taken; `None` if the queue
+    /// has not changed.
+    fn serve_insert(&mut self, max: usize, after: &mut AfterUnlock, now: u64) -> Option<usize> {
+        let mut entry = self.inserts.first_entry()?;
         let insert = entry.get_mut();
         if insert.prefetched == 0 {
             insert.prefetched = insert.items.len().min(PREFETCHED_ITEMS);
             let next = insert.items.iter().take(insert.prefetched);
             self.state.prefetch_inserts(next);
         }
-        let number = insert.cursor.map(|cursor| cursor.next);
-        let applied = number.is_some_and(|number| self.state.is_applied(number, now));
-        let item = insert.items.front().filter(|_| insert.updates_existing);
-        let update = item.map(|item| (item.key, item.priority));
-        let updated = update.is_some() && self.state.update(update.into_iter()) > 0;
-        let needs_no_insert = applied || updated;
-        let ready = |item| needs_no_insert || self.state.admit(item) == Admission::Ready;
-        let mut progressed = false;
-        if insert.items.front().is_some_and(ready)
-            && let Some(item) = insert.items.pop_front()
-        {
-            insert.prefetched = insert.prefetched.saturating_sub(1);
-            if let Some(cursor) = &mut insert.cursor {
-                cursor.next.number += 1;
-            }
-            // Wakes the server's task, which reports each inserted item, or a writer, which may continue when few of
-            // its items wait.
-            if insert.cursor.is_some() || insert.outbox.is_some() {
-                after.wakers.extend(insert.waker.take());
-            }
-            if needs_no_insert {
-                after.deferred.add(item);
-            } else {
-                let deferred = &mut after.deferred;
-                let inserted = self.state.insert_numbered(item, number, now, deferred);
-                self.meter.inserts += u64::from(inserted);
-            }
-            progressed = true;
+        let mut taken = 0;
+        if insert.cursor.is_none() && !insert.updates_existing {
+            let max = max.min(insert.prefetched);
+            let deferred = &mut after.deferred;
+            let inserted;
+            (taken, inserted) = self.state.insert_run(&mut insert.items, max, now, deferred);
+            self.meter.inserts += inserted as u64;
+        }
+        if taken == 0 && insert.serve_first(&mut self.state, &mut self.meter, after, now) {
+            taken = 1;
+        }
+        insert.prefetched = insert.prefetched.saturating_sub(taken);
+        // Wakes the server's task, which reports each inserted item, or a writer, which may continue when few of its items
+        // wait.
+        if taken > 0 && (insert.cursor.is_some() || insert.outbox.is_some()) {
+            after.wakers.extend(insert.waker.take());
         }
         if insert.items.is_empty() {
             let insert = entry.remove();
             self.end_wait(insert.cursor, now);
             after.wakers.extend(insert.waker);
             // The next insert in the queue may proceed now.
-            progressed = true;
+            return Some(taken);
         }
-        progressed
+        (taken > 0).then_some(taken)
     }
 
     /// Reports to the table state that the insert with this ticket id waits, so that its session does not become idle.

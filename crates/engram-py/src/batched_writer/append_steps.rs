@@ -1,6 +1,6 @@
 //! Appends many steps at once.
 
-use engram_core::writer::ColumnInput;
+use engram_core::writer::{AppendedSteps, ColumnInput};
 use pyo3::prelude::*;
 
 use super::{BatchedState, check_priority, warn_of_lost_flags};
@@ -10,7 +10,8 @@ use crate::structure::with_array_hint;
 
 impl BatchedState {
     /// Appends the steps of a nest of arrays `[N, T, ...]`. `ends` has a flag for each step of each environment, and
-    /// `T`. Copies columns a chunk at a time, and waits for tables as often as [`BatchedState::append`] would.
+    /// `T`. Copies columns a chunk at a time, and waits for tables as often as [`BatchedState::append`] would, unless no
+    /// table can make it wait.
     pub(super) fn append_steps(
         &mut self,
         steps: &Bound<'_, PyAny>,
@@ -78,7 +79,16 @@ impl BatchedState {
             let steps = *appended..self.sender.run_end(py, *appended, total);
             let tables = &self.tables;
             let accepts = |table, priority| check_priority(tables, table, priority);
-            let run = py.detach(|| recorder.append_steps(columns, ends, (total, steps), &accepts));
+            let chunks = if self.sender.never_waits(py, tables) {
+                recorder.chunks_per_send()
+            } else {
+                1
+            };
+            let run = py.detach(|| {
+                AppendedSteps::collect(steps, chunks, |steps| {
+                    recorder.append_steps(columns, ends, (total, steps), &accepts)
+                })
+            });
             let run = run.map_err(to_py)?;
             *appended += run.steps;
             outcome = outcome.and(run.items.map(drop).map_err(to_py));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engram_core::TableOptions;
-use engram_core::writer::ColumnInput;
+use engram_core::writer::{AppendedSteps, ColumnInput};
 use pyo3::prelude::*;
 
 use super::PatternState;
@@ -13,7 +13,7 @@ use crate::step_flattener::StepEffects;
 
 impl PatternState {
     /// Appends the steps of a nest of arrays `[T, ...]`. Copies columns a chunk at a time, and waits for tables as
-    /// often as [`PatternState::append`] would.
+    /// often as [`PatternState::append`] would, unless no table can make it wait.
     pub(super) fn append_steps(&mut self, steps: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = steps.py();
         self.sender.wait_for_capacity(py)?;
@@ -74,18 +74,23 @@ impl PatternState {
             self.recorder.make_room().map_err(to_py)?;
             self.sender.send(py, &mut self.recorder)?;
             let steps = *appended..self.sender.run_end(py, *appended, total);
+            let chunks = if self.sender.never_waits(py, &tables) {
+                self.recorder.chunks_per_send()
+            } else {
+                1
+            };
             let (recorder, patterns) = (&mut self.recorder, &mut self.patterns);
             let run = py.detach(|| {
-                let steps = recorder.append_steps(columns, steps)?;
-                Ok((
-                    steps,
-                    patterns.apply_to_last(recorder, steps, check_priority),
-                ))
+                AppendedSteps::collect(steps, chunks, |steps| {
+                    let steps = recorder.append_steps(columns, steps)?;
+                    let items = patterns.apply_to_last(recorder, steps, check_priority);
+                    Ok(AppendedSteps { steps, items })
+                })
             });
-            let (steps, items) = run.map_err(to_py)?;
-            *appended += steps;
-            self.appends += steps as u64;
-            outcome = outcome.and(items.map(drop).map_err(to_py));
+            let run = run.map_err(to_py)?;
+            *appended += run.steps;
+            self.appends += run.steps as u64;
+            outcome = outcome.and(run.items.map(drop).map_err(to_py));
             self.sender.send(py, &mut self.recorder)?;
         }
         outcome

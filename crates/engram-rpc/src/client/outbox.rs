@@ -169,7 +169,7 @@ impl RemoteOutbox {
     /// # Errors
     /// The error of the first invalid item: its table does not accept it, or it is too large to send.
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
-        send_by_table(items, |number, batch| {
+        send_by_table(items, usize::MAX, |number, batch| {
             let options = &self.tables[number as usize];
             for item in &batch {
                 options.check_item(item)?;

@@ -335,7 +335,7 @@ fn trajectories() -> Vec<Trajectory> {
     let spans = Trajectory::Spans(Arc::new(Spans {
         layout,
         chunks: [Arc::clone(&raw)].into_iter().collect(),
-        columns: columns(3),
+        columns: columns(3).into(),
         slices: slices(1, 3),
     }));
     vec![

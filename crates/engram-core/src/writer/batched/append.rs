@@ -2,18 +2,10 @@
 
 use std::ops::Range;
 
+use super::super::appended_steps::AppendedSteps;
 use super::super::column_input::{ColumnInput, check};
 use super::{BatchedRecorder, STRING_BUDGET};
 use crate::error::Result;
-
-/// What [`BatchedRecorder::append_steps`] has done.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AppendedSteps {
-    /// Number of steps written of each environment.
-    pub steps: usize,
-    /// Number of items created, or the error of the first item that was not. The other items are created nevertheless.
-    pub items: Result<usize>,
-}
 
 impl BatchedRecorder {
     /// Appends one step of every environment, creates the items that are due by the patterns, and
@@ -94,6 +86,13 @@ impl BatchedRecorder {
             self.begin_chunks()?;
         }
         Ok(())
+    }
+
+    /// Number of chunks of each environment that can be filled before their items are sent, if no table makes the writer
+    /// wait.
+    #[must_use]
+    pub fn chunks_per_send(&self) -> usize {
+        self.options.chunks_per_send(&self.schema, self.envs)
     }
 
     /// Writes one step of every environment, whose columns were checked. On failure nothing is written.

@@ -9,11 +9,11 @@ use super::super::StepPosition;
 use super::super::column_text::column_of;
 use super::super::open_batch::OpenBatch;
 use super::super::pattern::Pattern;
-use super::super::pending_items::{OpenSpans, PendingTrajectory};
+use super::super::pending_items::PendingTrajectory;
 use super::BatchSegment;
 use crate::error::{Error, Result};
 use crate::schema::Shape;
-use crate::trajectory::{Slice, SpanColumn, Trajectory};
+use crate::trajectory::{Slice, SpanColumn, Spans, Trajectory};
 
 /// The chunks in which a window's steps lie. Neighbouring environments form a group, which shares a chunk (`Grouping`).
 /// The windows of two environments differ only in the chunks of their groups and in the rows of their first steps.
@@ -24,7 +24,7 @@ pub(super) struct SplitWindow<'a> {
     /// The chunk number of a slice is an index of `segments`, or their number for the open chunk. Offsets are steps
     /// since the first step of the slice's chunk.
     slices: SmallVec<[Slice; 8]>,
-    columns: Box<[SpanColumn]>,
+    columns: Arc<[SpanColumn]>,
     /// Number of steps that the open chunks have room for; `None` if the window does not extend into them.
     open_capacity_steps: Option<usize>,
 }
@@ -54,7 +54,7 @@ impl<'a> SplitWindow<'a> {
             pattern,
             segments: SmallVec::new(),
             slices: SmallVec::new(),
-            columns: Box::default(),
+            columns: Arc::default(),
             open_capacity_steps: None,
         };
         let mut columns = Vec::with_capacity(pattern.columns.len());
@@ -157,18 +157,13 @@ impl<'a> SplitWindow<'a> {
                 ..*slice
             }
         });
-        let spans = OpenSpans {
+        let spans = Spans {
             layout: Arc::clone(&self.pattern.shape.layout),
-            sealed: self.segments.iter().map(chunk).collect(),
-            uses_open_chunk: self.open_capacity_steps.is_some(),
-            columns: self.columns.clone(),
+            chunks: self.segments.iter().map(chunk).collect(),
+            columns: Arc::clone(&self.columns),
             slices: slices.collect(),
         };
-        if spans.uses_open_chunk {
-            PendingTrajectory::Spans(Box::new(spans))
-        } else {
-            PendingTrajectory::Sealed(spans.finish([]))
-        }
+        PendingTrajectory::of_spans(spans, self.open_capacity_steps.is_some())
     }
 }
 

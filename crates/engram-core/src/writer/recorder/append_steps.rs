@@ -17,6 +17,12 @@ impl Recorder {
         self.writable_chunk().map(drop)
     }
 
+    /// Number of chunks that can be filled before their items are sent, if no table makes the writer wait.
+    #[must_use]
+    pub fn chunks_per_send(&self) -> usize {
+        self.options.chunks_per_send(&self.schema, 1)
+    }
+
     /// Appends complete steps until the open chunk is full or the next step cannot be written, at least one; returns
     /// their number. If that step caused the end, a call that begins with it returns its error. `columns` are the cells
     /// of each column, step after step; a column that is `None` has no value in these steps. The appended steps are the

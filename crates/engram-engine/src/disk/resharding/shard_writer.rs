@@ -386,7 +386,7 @@ impl ShardContents<'_> {
                 Trajectory::Spans(Arc::new(Spans {
                     layout: Arc::clone(&spans.layout),
                     chunks: chunks.into(),
-                    columns: spans.columns.clone(),
+                    columns: Arc::clone(&spans.columns),
                     slices: spans.slices.clone(),
                 }))
             }

@@ -146,7 +146,7 @@ impl ReceivedDictionary {
         Ok(Trajectory::Spans(Arc::new(Spans {
             layout: self.decode_layout(spans.layout.as_ref())?,
             chunks,
-            columns,
+            columns: columns.into(),
             slices,
         })))
     }

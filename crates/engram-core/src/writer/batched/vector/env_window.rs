@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 
 use super::super::super::StepPosition;
 use super::super::super::open_batch::OpenBatch;
-use super::super::super::pending_items::{OpenSpans, PendingTrajectory};
+use super::super::super::pending_items::PendingTrajectory;
 use super::super::BatchSegment;
 use super::super::split_window::{OPEN, to_u32};
 use super::rule::{BoundRule, Part, RuleColumn};
 use crate::chunk::Chunk;
-use crate::trajectory::{Slice, SpanColumn};
+use crate::trajectory::{Slice, SpanColumn, Spans};
 
 /// A row of the side cells.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +56,13 @@ impl<'a> EnvWindow<'a> {
             // One slice per column, unless rows are in several chunks.
             slices: Vec::with_capacity(rule.columns.len()),
         };
+        if let Some(columns) = &rule.single_cells {
+            for column in &rule.columns {
+                self.push(&mut spans, column, rows.end);
+            }
+            debug_assert_eq!(spans.slices.len(), columns.len(), "one slice per column");
+            return spans.finish(rule, Arc::clone(columns));
+        }
         let mut columns = Vec::with_capacity(rule.columns.len());
         for column in &rule.columns {
             let first_slice = to_u32(spans.slices.len() as u64);
@@ -207,23 +214,18 @@ impl<'a> SpansBuilder<'a> {
         to_u32(number as u64)
     }
 
-    fn finish(mut self, rule: &BoundRule, columns: Box<[SpanColumn]>) -> PendingTrajectory {
+    fn finish(mut self, rule: &BoundRule, columns: Arc<[SpanColumn]>) -> PendingTrajectory {
         let mut uses_open_chunk = false;
         for slice in self.slices.iter_mut().filter(|slice| slice.chunk == OPEN) {
             slice.chunk = to_u32(self.chunks.len() as u64);
             uses_open_chunk = true;
         }
-        let spans = OpenSpans {
+        let spans = Spans {
             layout: Arc::clone(&rule.full.shape.layout),
-            sealed: self.chunks.into_iter().cloned().collect(),
-            uses_open_chunk,
+            chunks: self.chunks.into_iter().cloned().collect(),
             columns,
             slices: self.slices.into(),
         };
-        if uses_open_chunk {
-            PendingTrajectory::Spans(Box::new(spans))
-        } else {
-            PendingTrajectory::Sealed(spans.finish([]))
-        }
+        PendingTrajectory::of_spans(spans, uses_open_chunk)
     }
 }

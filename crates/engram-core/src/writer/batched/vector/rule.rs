@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use super::super::split_window::to_u32;
 use super::returns::Returns;
 use crate::error::{Error, Result};
 use crate::schema::{ActualColumn, Layout, Schema};
+use crate::trajectory::SpanColumn;
 use crate::writer::pattern::{Pattern, PatternColumn};
 
 /// What a sequence that is cut short by the end of its episode becomes.
@@ -114,6 +116,8 @@ pub(super) struct BoundRule {
     pub(super) full: Pattern,
     pub(super) priority: f64,
     pub(super) columns: Box<[RuleColumn]>,
+    /// The columns of each item if all of them have a single cell: they are then the same for all items.
+    pub(super) single_cells: Option<Arc<[SpanColumn]>>,
     /// Number of transitions of an item of full length.
     pub(super) length: u64,
     /// Number of transitions from the start of an item to the start of the next.
@@ -161,6 +165,12 @@ impl BoundRule {
                 is_return: matches!(column.source, ItemSource::Return | ItemSource::Discount),
             })
             .collect();
+        let has_single_cells = columns.iter().all(|column| column.part != Part::All);
+        let single_cells = (0..columns.len() as u64).map(|number| SpanColumn {
+            first_slice: to_u32(number),
+            len: 1,
+            squeeze: true,
+        });
         let length_in_rows = i64::try_from(length).unwrap_or(i64::MAX);
         let slices = columns.iter().map(|column| column.slice(length_in_rows));
         let mut full = Pattern::new(
@@ -174,6 +184,7 @@ impl BoundRule {
         Ok(Self {
             full,
             priority: rule.priority,
+            single_cells: has_single_cells.then(|| single_cells.collect()),
             columns,
             length,
             period,

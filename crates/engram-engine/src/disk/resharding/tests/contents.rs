@@ -88,8 +88,8 @@ fn shared_items(rng: &mut Xoshiro256PlusPlus, count: u64) -> Vec<NewItem> {
             },
             _ => Trajectory::Spans(Arc::new(Spans {
                 layout,
-                chunks: Box::new([previous, Arc::clone(&chunk)]),
-                columns: Box::new([column(4)]),
+                chunks: [previous, Arc::clone(&chunk)].into(),
+                columns: Arc::new([column(4)]),
                 slices: Box::new([slice(0, 4), slice(1, 0)]),
             })),
         };
