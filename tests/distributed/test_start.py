@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 
 import pytest
 
@@ -47,6 +48,14 @@ def test_a_directory_of_another_cluster(start, tmp_path):
     manifest.write_text("{")
     with pytest.raises(StorageError, match=r"cluster\.json cannot be read"):
         start([Table("t")])
+
+
+def test_a_missing_directory_is_not_resharded(start, tmp_path):
+    start([Table("t")], shards=2).stop()
+    shutil.rmtree(tmp_path / "cluster" / "generation-0" / "shard-1")
+    with pytest.raises(StorageError, match=r"shard-1 is missing: .* start the cluster with 2 shards as before"):
+        start([Table("t")], shards=1)
+    assert len(start([Table("t")]).shards()) == 2
 
 
 def test_a_directory_that_is_open_names_the_shard(start, tmp_path):

@@ -1,5 +1,6 @@
 """Changes the number of shards of a cluster in place."""
 
+import logging
 import shutil
 import time
 from contextlib import suppress
@@ -20,6 +21,8 @@ PLACE_TIMEOUT = 30.0
 RELEASE_TIMEOUT = 5.0
 RELEASE_INTERVAL = 0.2
 
+logger = logging.getLogger("engram.distributed")
+
 
 def reshard(path: str, manifest: Manifest, shards: int) -> Manifest:
     """Divides the closed directories of a generation into those of the next; returns its manifest, now the current one.
@@ -35,12 +38,20 @@ def reshard(path: str, manifest: Manifest, shards: int) -> Manifest:
     output = Path(path) / following.generation_directory
     if output.exists():  # left by a run that was killed
         shutil.rmtree(output)
-    # A start that failed has not created all of them.
-    directories = [directory for directory in manifest.directories(path) if Path(directory).exists()]
+    directories = manifest.directories(path)
+    missing = [directory for directory in directories if not Path(directory).exists()]
+    if len(missing) == len(directories):  # the shards have never started
+        directories = []
+    elif missing:
+        raise StorageError(
+            f"{missing[0]} is missing: it was removed, or a start failed before it was created; restore it, or start the "
+            f"cluster with {len(directories)} shards as before, which creates an empty one"
+        )
     deadline = time.monotonic() + RELEASE_TIMEOUT
     while directories:
         try:
-            reshard_directories(directories, into=shards, output=output)
+            for note in reshard_directories(directories, into=shards, output=output).notes:
+                logger.warning("resharding: %s", note)
             break
         except StorageError:
             # The processes of the shards were killed, and release their directories soon.
