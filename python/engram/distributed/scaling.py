@@ -44,8 +44,8 @@ def reshard(path: str, manifest: Manifest, shards: int) -> Manifest:
         directories = []
     elif missing:
         raise StorageError(
-            f"{missing[0]} is missing: it was removed, or a start failed before it was created; restore it, or start the "
-            f"cluster with {len(directories)} shards as before, which creates an empty one"
+            f"{missing[0]} is missing: it was removed, or a start failed before it was created; restore it, or start "
+            f"the cluster with {len(directories)} shards as before, which creates an empty one"
         )
     deadline = time.monotonic() + RELEASE_TIMEOUT
     while directories:
