@@ -2,7 +2,7 @@
 
     python -m benchmarks.sharded --shards 1 8 64
     python -m benchmarks.sharded --shards 1 8 64 --work insert
-    python -m benchmarks.sharded --shards 1 2 4 8 --batch 1024 --item frames
+    python -m benchmarks.sharded --shards 1 2 4 8 --batch 32 256 1024
 
 All servers run in processes of their own on this machine. For each number of shards, prints how many batches
 `client.sample` returns per second (or how many items a writer inserts, or what connected servers cost without any
@@ -53,9 +53,9 @@ def steps(item: str, count: int) -> dict[str, np.ndarray]:
 class Shards:
     """Servers in other processes, whose tables are full, and a client of them."""
 
-    def __init__(self, number: int, item: str, batch: int) -> None:
+    def __init__(self, number: int, item: str) -> None:
         """Starts the servers."""
-        self.number, self.item, self.batch = number, item, batch
+        self.number, self.item = number, item
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-c", SERVE, str(shard_id), str(ITEMS[item] // number)],
@@ -74,16 +74,16 @@ class Shards:
                     client.insert_batch("t", some, np.linspace(0.1, 1.1, len(some["reward"])))
         self.client = engram.Client(addresses[0]) if number == 1 else engram.ShardedClient(addresses, seed=1)
         for _ in range(WARM_UP_CALLS):
-            self.client.sample("t", batch)
+            self.client.sample("t", 256)
 
-    def sample(self, seconds: float) -> int:
+    def sample(self, batch: int, seconds: float) -> int:
         """Samples batches; returns the number of items."""
         items, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
-            items += len(self.client.sample("t", self.batch))
+            items += len(self.client.sample("t", batch))
         return items
 
-    def insert(self, seconds: float) -> int:
+    def insert(self, _: int, seconds: float) -> int:
         """Inserts an item per step; returns their number."""
         columns, items, began = steps(self.item, 256), 0, time.perf_counter()
         rows = [{name: column[row] for name, column in columns.items()} for row in range(256)]
@@ -96,17 +96,17 @@ class Shards:
                 writer.flush()
         return items
 
-    def update(self, seconds: float) -> int:
+    def update(self, batch: int, seconds: float) -> int:
         """Samples batches and updates their priorities; returns the number of items."""
         items, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
-            batch = self.client.sample("t", self.batch)
-            self.client.update_priorities("t", batch.info.key, batch.info.priority)
-            items += len(batch)
+            sampled = self.client.sample("t", batch)
+            self.client.update_priorities("t", sampled.info.key, sampled.info.priority)
+            items += len(sampled)
         return items
 
     @staticmethod
-    def idle(seconds: float) -> int:
+    def idle(_: int, seconds: float) -> int:
         """Makes no call."""
         time.sleep(seconds)
         return int(1e6 * seconds)  # so that the CPU time per item is that per second
@@ -131,11 +131,11 @@ class Turn:
     server_us: float
 
 
-def measure(shards: Shards, work: str, seconds: float) -> Turn:
+def measure(shards: Shards, work: str, batch: int, seconds: float) -> Turn:
     """Works for some seconds."""
     began = time.perf_counter()
     client_began, servers_began = time.process_time(), shards.server_seconds()
-    items = getattr(shards, work)(seconds)
+    items = getattr(shards, work)(batch, seconds)
     per_item = 1e6 / items
     return Turn(
         items / (time.perf_counter() - began),
@@ -155,26 +155,27 @@ def main() -> None:
     parser.add_argument("--shards", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--work", choices=["sample", "insert", "update", "idle"], default="sample")
     parser.add_argument("--item", choices=[*ITEMS], default="small")
-    parser.add_argument("--batch", type=int, default=256, help="items per sample")
+    parser.add_argument("--batch", type=int, nargs="+", default=[256], help="items per sample")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="duration of a turn")
     arguments = parser.parse_args()
-    all_shards = [Shards(number, arguments.item, arguments.batch) for number in arguments.shards]
+    all_shards = [Shards(number, arguments.item) for number in arguments.shards]
+    cases = [(batch, shards) for batch in arguments.batch for shards in all_shards]
     turns = [
-        [measure(shards, arguments.work, arguments.seconds) for shards in all_shards] for _ in range(arguments.turns)
+        [measure(shards, arguments.work, batch, arguments.seconds) for batch, shards in cases]
+        for _ in range(arguments.turns)
     ]
     best = [max(each, key=lambda turn: turn.items_per_s) for each in zip(*turns, strict=True)]
-    kind = f"{arguments.item}, batches of {arguments.batch}"
-    print(f"{arguments.work}: {kind}, best of {arguments.turns} turns")
+    print(f"{arguments.work}, {arguments.item} items, best of {arguments.turns} turns")
     unit = "us/s" if arguments.work == "idle" else "us/item"
-    print(f"shards    items/s  ratio  CPU {unit}: client  servers   both")
-    for shards, turn in zip(all_shards, best, strict=True):
-        both = turn.client_us + turn.server_us
-        ratio = turn.items_per_s / best[0].items_per_s
+    print(f"batch  shards    items/s  ratio  CPU {unit}: client  servers   both")
+    for number, ((batch, shards), turn) in enumerate(zip(cases, best, strict=True)):
+        first = best[number - number % len(all_shards)]
         print(
-            f"{shards.number:6}  {turn.items_per_s:9.0f}  {ratio:5.2f}  {turn.client_us:19.2f}  "
-            f"{turn.server_us:7.2f}  {both:5.2f}"
+            f"{batch:5}  {shards.number:6}  {turn.items_per_s:9.0f}  {turn.items_per_s / first.items_per_s:5.2f}  "
+            f"{turn.client_us:19.2f}  {turn.server_us:7.2f}  {turn.client_us + turn.server_us:5.2f}"
         )
+    for shards in all_shards:
         shards.close()
 
 
