@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import traceback
 from contextlib import suppress
 
 import engram
@@ -31,10 +32,16 @@ class Shard:
         self._reason = "is opening its directory"
         self._announcer = threading.Thread(target=self._announce, daemon=True, name="engram-announce")
         self._announcer.start()
-        self._store = self._open()
-        self._server = engram.Server(
-            self._store, host=ray.util.get_node_ip_address(), token=spec.cluster.token, shard_id=spec.shard_id
-        )
+        try:
+            self._store = self._open()
+            self._server = engram.Server(
+                self._store, host=ray.util.get_node_ip_address(), token=spec.cluster.token, shard_id=spec.shard_id
+            )
+        except Exception:
+            if ray.get_runtime_context().was_current_actor_reconstructed:
+                traceback.print_exc()
+                os._exit(1)  # Ray starts it again; an exception would end it for good
+            raise
         self._address, self._reason = self._server.address, ""
         self._announce_once()
 
@@ -48,8 +55,6 @@ class Shard:
             except StorageError as error:
                 self._reason = f"cannot open {self._spec.directory}: {error}"
                 if time.monotonic() > deadline:
-                    if ray.get_runtime_context().was_current_actor_reconstructed:
-                        os._exit(1)  # Ray starts it again; an exception would end it for good
                     raise
             time.sleep(OPEN_INTERVAL)
 
