@@ -1,11 +1,13 @@
 """Shards that move, and another number of shards: the client and its writers follow."""
 
 import contextlib
+import time
 
+import numpy as np
 import pytest
-from helpers.support import raises
+from helpers.support import BackgroundCall, raises
 
-from engram import Pattern, Server, ShardedClient, Store, Table
+from engram import Client, Pattern, Server, ShardedClient, Store, Table
 from engram.errors import InvalidArgumentError
 from engram.resharding import reshard
 
@@ -56,6 +58,32 @@ def test_a_client_and_its_writers_follow_resharding(tmp_path):
             assert client.update_priorities("t", batch.info.key, batch.info.priority + 1) == 64
         for writer in writers:
             writer.close()
+    shards.close()
+
+
+@pytest.mark.usefixtures("other_thread")
+@pytest.mark.parametrize("count", [1, 3])
+def test_updates_and_deletions_that_wait_reach_moved_items(tmp_path, count):
+    shards = Shards([tmp_path / "0", tmp_path / "1"], 1)
+    with ShardedClient(shards.addresses, reconnect_timeout=20.0, items_per_request=1) as client:
+        for address in shards.addresses:
+            with Client(address) as one:
+                one.insert_batch("t", {"x": np.arange(20)}, np.ones(20))
+        keys = np.concatenate([batch.info.key for batch in client.scan("t")])
+        shards.close()
+        calls = [
+            BackgroundCall(lambda: client.update_priorities("t", keys, np.full(40, 7.0))),
+            BackgroundCall(lambda: client.delete("t", keys[[0, 1, 38, 39]])),
+        ]
+        time.sleep(0.3)
+        shards = shards.resharded(count, tmp_path / "new", 3)
+        client.set_addresses(shards.addresses)
+        updated, deleted = [call.result() for call in calls]
+        assert deleted == 4
+        assert updated in range(36, 41)  # some may have been deleted before
+        left = [batch.info for batch in client.scan("t")]
+        assert {*np.concatenate([info.key for info in left]).tolist()} == {*keys[2:38].tolist()}
+        assert {*np.concatenate([info.priority for info in left]).tolist()} == {7.0}
     shards.close()
 
 

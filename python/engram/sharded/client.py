@@ -116,16 +116,19 @@ class ShardedClient(TableStore):
         """
         checked = _checked_addresses(addresses)
         count, old_count = len(checked), len(self._clients)
+        # Before calls that wait reach the new servers.
+        successor = self._sharded.begin_replacing() if count != old_count else None
         for client, address in zip(self._clients, checked, strict=False):
             client.set_address(address)
         self._retired += list(enumerate(self._clients))[count:]
         for shard, client in self._retired:
             client.set_address(checked[shard % count])
-        if count == old_count:
+        if successor is None:
             self._sharded.set_addresses(checked)
             return
         self._clients = self._clients[:count] + [Client(address, **self._options) for address in checked[old_count:]]
         self._connect()
+        successor.set_result(self._sharded)
 
     def peek(
         self,

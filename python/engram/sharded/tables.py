@@ -4,6 +4,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,6 +43,15 @@ class ShardedNative:
         self._insert_shard: int | None = None
         self._random = random.Random(seed)  # noqa: S311, no secret
         self._logged = [True] * len(stores)
+        self._successor: Future[ShardedNative] | None = None
+
+    def begin_replacing(self) -> "Future[ShardedNative]":
+        """Returns a future that must get the tables of other shards, to which the items of these were moved.
+
+        An update or deletion that waits meanwhile waits for the future too, and is then repeated there.
+        """
+        self._successor = Future()
+        return self._successor
 
     def set_addresses(self, addresses: list[str]) -> None:
         """Sets the addresses in error texts."""
@@ -254,12 +264,17 @@ class ShardedNative:
         def update(store: _engram.Store, chosen: npt.NDArray[np.bool_]) -> int | None:
             return store.update_priorities(table, keys[chosen], priorities[chosen], wait)
 
-        return self._change(parts, update)
+        matched = self._change(parts, update)
+        if self._successor is not None and wait:
+            return self._successor.result().update_priorities(table, keys, priorities, wait)
+        return matched
 
     def delete(self, table: str, keys: npt.NDArray[np.uint64], wait: bool) -> int | None:  # noqa: FBT001
         """Deletes items on the shards of their keys."""
         matched = self._change(self._by_shard(keys), lambda store, chosen: store.delete(table, keys[chosen], wait))
         self._tables.forget_totals()
+        if self._successor is not None and matched is not None:
+            return matched + (self._successor.result().delete(table, keys, wait) or 0)
         return matched
 
     def _by_shard(self, keys: npt.NDArray[np.uint64]) -> list[tuple[int, npt.NDArray[np.bool_]]]:
