@@ -8,6 +8,7 @@ import threading
 import hypothesis
 import pytest
 from helpers.certificates import Certificates
+from helpers.commands import RunningCommand
 from helpers.not_over_shards import reason_against_shards
 from helpers.store_types import STORE_TYPES
 
@@ -76,6 +77,21 @@ def other_thread():
     yield
     end.set()
     thread.join()
+
+
+@pytest.fixture
+def spawn():
+    """Returns `spawn("top", address)`, which starts a command in another process and returns a `RunningCommand`."""
+    spawned = []
+
+    def start(*args, **options):
+        spawned.append(RunningCommand(*args, **options))
+        return spawned[-1]
+
+    yield start
+    for command in spawned:
+        command.process.kill()
+        command.process.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-from helpers.commands import RunningCommand
 from helpers.directories import contents, fill
 from typer.testing import CliRunner
 
@@ -21,21 +20,6 @@ def run(monkeypatch):
     for name in ("ENGRAM_ADDRESS", "ENGRAM_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     return lambda *args: CliRunner().invoke(app, list(map(str, args)))
-
-
-@pytest.fixture
-def spawn():
-    """Returns `spawn("top", address)`, which starts a command in another process and returns a `RunningCommand`."""
-    spawned = []
-
-    def start(*args, **options):
-        spawned.append(RunningCommand(*args, **options))
-        return spawned[-1]
-
-    yield start
-    for command in spawned:
-        command.process.kill()
-        command.process.communicate()
 
 
 @pytest.fixture

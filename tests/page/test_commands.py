@@ -7,7 +7,6 @@ import urllib.error
 import urllib.request
 
 import pytest
-from helpers.commands import RunningCommand
 from helpers.support import wait_until
 from playwright.sync_api import expect
 
@@ -20,20 +19,6 @@ CURVES = """metric => {
     return getElement(Number(element.id.slice(1))).chart.getOption().series.map(each => [each.name, each.data.length]);
 }"""
 """Names and numbers of points of the curves that a chart of the view Training shows."""
-
-
-@pytest.fixture
-def spawn():
-    spawned = []
-
-    def start(*arguments, **options):
-        spawned.append(RunningCommand(*arguments, **options))
-        return spawned[-1]
-
-    yield start
-    for command in spawned:
-        command.process.kill()
-        command.process.communicate()
 
 
 @pytest.fixture
