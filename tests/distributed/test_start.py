@@ -51,9 +51,12 @@ def test_a_directory_of_another_cluster(start, tmp_path):
 
 
 def test_a_missing_directory_is_not_resharded(start, tmp_path):
-    start([Table("t")], shards=2).stop()
-    shutil.rmtree(tmp_path / "cluster" / "generation-0" / "shard-1")
-    with pytest.raises(StorageError, match=r"shard-1 is missing: .* start the cluster with 2 shards as before"):
+    cluster = start([Table("t")], shards=2)
+    with cluster.client() as client:
+        other = 1 - ((client.insert({"x": 7}, {"t": 1.0}) >> 53) - 1)  # the shard without the item
+    cluster.stop()
+    shutil.rmtree(tmp_path / "cluster" / "generation-0" / f"shard-{other}")
+    with pytest.raises(StorageError, match=rf"shard-{other} is missing, .* start the cluster with 2 shards as before"):
         start([Table("t")], shards=1)
     assert len(start([Table("t")]).shards()) == 2
 

@@ -38,26 +38,28 @@ def reshard(path: str, manifest: Manifest, shards: int) -> Manifest:
     output = Path(path) / following.generation_directory
     if output.exists():  # left by a run that was killed
         shutil.rmtree(output)
-    directories = manifest.directories(path)
-    missing = [directory for directory in directories if not Path(directory).exists()]
-    if len(missing) == len(directories):  # the shards have never started
-        directories = []
-    elif missing:
-        raise StorageError(
-            f"{missing[0]} is missing: it was removed, or a start failed before it was created; restore it, or start "
-            f"the cluster with {len(directories)} shards as before, which creates an empty one"
-        )
+    # A start that failed has not created all of them.
+    directories = [directory for directory in manifest.directories(path) if Path(directory).exists()]
+    missing = [directory for directory in manifest.directories(path) if directory not in directories]
     deadline = time.monotonic() + RELEASE_TIMEOUT
     while directories:
         try:
-            for note in reshard_directories(directories, into=shards, output=output).notes:
-                logger.warning("resharding: %s", note)
+            resharded = reshard_directories(directories, into=shards, output=output)
             break
         except StorageError:
             # The processes of the shards were killed, and release their directories soon.
             if time.monotonic() > deadline:
                 raise
             time.sleep(RELEASE_INTERVAL)
+    if directories:
+        if missing and any(map(any, resharded.tables.values())):
+            shutil.rmtree(output)
+            raise StorageError(
+                f"{missing[0]} is missing, but other shards have items; restore it, or start the cluster with "
+                f"{len(missing) + len(directories)} shards as before, which creates an empty one"
+            )
+        for note in resharded.notes:
+            logger.warning("resharding: %s", note)
     write_manifest(path, following)
     return following
 
