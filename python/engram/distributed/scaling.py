@@ -106,7 +106,7 @@ def _replace_shards(spec: ClusterSpec, old: Manifest, shards: int) -> None:
 
 
 def _restore(spec: ClusterSpec, old: Manifest) -> None:
-    """Starts as many shards as there were before, with the current items."""
+    """Starts the old number of shards, with the current items."""
     current = _current(spec)
     for manifest in (old, current):
         kill_shards(spec, shard_names(spec, ShardList(manifest.generation, manifest.shard_ids)))
