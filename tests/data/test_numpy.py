@@ -230,13 +230,16 @@ def test_steps_of_columns_that_differ_in_length_are_rejected(open_store):
     text = f"{NO_STEPS}`a` without a time axis, `b` of length 2, `c` of length 1"
     with raises(SignatureError, text):
         next(iter(dataset(store, "t", steps=True, batch_size=4)))
+
+
+def test_steps_before_columns_of_other_lengths_are_yielded(open_store):
+    store = open_store(queue())
     writer = store.writer(history=3)
     for t in range(3):
         writer.append({"b": t, "c": t})
     for length in (2, 3, 1):
         writer.create_item("t", 1.0, {"b": writer.history["b"][-2:], "c": writer.history["c"][-length:]})
     writer.flush()
-    store.sample("t", 3)
     iterator = iter(dataset(store, "t", steps=True, batch_size=2))
     assert next(iterator).data["c"].tolist() == [1, 2]
     with raises(

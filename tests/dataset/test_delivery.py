@@ -1,5 +1,6 @@
 """An item is consumed if and only if its reader has received it: with Ctrl-C at any moment, and with silent readers."""
 
+import gc
 import signal
 import time
 
@@ -15,8 +16,10 @@ from engram.data import numpy as data
 def interrupting():
     """`interrupting(seconds)` raises KeyboardInterrupt in the main thread after that time; 0 cancels it."""
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    gc.disable()  # a callback of the garbage collector, such as that of hypothesis, would swallow the exception
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0.0)
+    gc.enable()
     signal.signal(signal.SIGALRM, previous)
 
 

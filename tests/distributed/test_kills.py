@@ -38,14 +38,17 @@ def test_killed_processes_and_nodes(nodes, start, caplog):
         wait_until(lambda: any(began > killed + 1 for began, _ in load.waits[-20:]) or load.errors, 60)  # noqa: B023
         assert load.errors == []
         waits[kind].append(load.longest_wait(killed))
-        # A shard that is back within 2 s has no warning. A registry that was on this node does not know the address.
-        state = rf"last at ({shard.address}\) does not respond|None\) is).*; calls that need it wait"
-        if waits[kind][-1] > 3.0 and not re.search(rf"shard {shard.index} \(id {shard.shard_id}, {state}", caplog.text):
+        # A shard that is back within 2 s is not reported as unreachable. A registry that was on its node does not know
+        # its address.
+        name = rf"shard {shard.index} \(id {shard.shard_id}"
+        waiting = rf"{name}, last at ({shard.address}\) does not respond|None\) is).*; calls that need it wait"
+        restarted = rf"{name}\) was restarted at .*, and was at {shard.address}; calls that waited for it go on"
+        if waits[kind][-1] > 1.0 and not re.search(f"{waiting}|{restarted}", caplog.text):
             unexplained.append(waits[kind][-1])
         nodes.replace_killed()
     load.stop()
     print({kind: [round(wait, 2) for wait in values] for kind, values in waits.items()}, load.written)  # noqa: T201
-    print("waits above 3 s without a warning:", unexplained)  # noqa: T201
+    print("waits above 1 s without a warning:", unexplained)  # noqa: T201
     load.check_content()
     assert max(waits["process"] + waits["node"]) <= MAX_WAIT, waits
-    assert max(unexplained, default=0.0) <= 10.0
+    assert unexplained == []

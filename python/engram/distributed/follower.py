@@ -38,6 +38,7 @@ class _Follower:
     def __init__(self, registry: "ray.actor.ActorHandle", name: str, view: "ClusterView") -> None:
         self._registry, self._name = registry, name
         self._version, self._addresses = view.version, view.addresses
+        self._last_addresses = {shard.shard_id: shard.address for shard in view.shards}
         self._problem, self._problem_since = "", 0.0
         self._stopped = threading.Event()
 
@@ -91,6 +92,7 @@ class _Follower:
     def _apply(self, client: "engram.ShardedClient", view: "ClusterView") -> bool:
         """Passes the addresses on; returns False if the client is closed."""
         self._version = view.version
+        self._log_restarts(view)
         addresses = view.addresses
         if addresses is not None and addresses != self._addresses:
             try:
@@ -111,3 +113,19 @@ class _Follower:
             )
         self._problem = view.problem
         return True
+
+    def _log_restarts(self, view: "ClusterView") -> None:
+        for shard in view.shards:
+            before, now = self._last_addresses.get(shard.shard_id), shard.address
+            if now is None or now == before:
+                continue
+            self._last_addresses[shard.shard_id] = now
+            if before is not None:
+                logger.warning(
+                    "cluster `%s`: shard %d (id %d) was restarted at %s, and was at %s; calls that waited for it go on",
+                    self._name,
+                    shard.index,
+                    shard.shard_id,
+                    now,
+                    before,
+                )
