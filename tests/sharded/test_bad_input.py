@@ -1,13 +1,14 @@
 """Mistakes with sharded clients: the errors name the shard, and what to do."""
 
 import re
+import time
 
 import numpy as np
 import pytest
 
 import engram
 from engram import Table, selectors
-from engram.errors import InvalidArgumentError, UnavailableError, UnknownTableError
+from engram.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError, UnknownTableError
 
 UNUSED = "127.0.0.1:9"
 
@@ -70,6 +71,16 @@ def test_a_shard_that_cannot_be_reached_is_named_and_the_others_go_on(start_serv
     )
     assert note in raised.value.__notes__
     assert client.info()["t"].size == 0
+
+
+@pytest.mark.parametrize("reached", [0, 1])
+def test_a_timeout_holds_while_a_shard_cannot_be_reached(start_servers, reached):
+    addresses = [server.address for server in start_servers([Table("t")], reached)]
+    client = engram.ShardedClient([*addresses, UNUSED, "127.0.0.1:10"], reconnect_timeout=30.0)
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceededError, match="no reply"):
+        client.sample("t", 1, timeout=0.3)
+    assert time.monotonic() - began < 10.0
 
 
 def test_two_servers_with_one_shard_id(start_servers):

@@ -3,6 +3,7 @@
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import _engram
-from engram.errors import EngramError, InvalidArgumentError, UnavailableError, UnknownTableError
+from engram.errors import DeadlineExceededError, EngramError, InvalidArgumentError, UnavailableError, UnknownTableError
 from engram.sharded.merging import merge_infos
 from engram.sharded.scan import ChainedScan
 
@@ -62,10 +63,14 @@ class ShardedNative:
     def _name(self, shard: int) -> str:
         return f"shard {shard} (at {self._addresses[shard]})"
 
-    def _check(self) -> None:
-        """Checks that the shards that were not checked yet match the others. Those that cannot be reached wait."""
+    def _check(self, timeout: float | None = None) -> None:
+        """Checks that the shards that were not checked yet match the others; later ones that cannot be reached now.
+
+        `timeout` limits the wait for their replies, in seconds.
+        """
         if not self._unchecked:
             return
+        deadline = None if timeout is None else time.monotonic() + timeout
         self._tables.connect()
         with self._lock:
             error: EngramError | None = None
@@ -73,14 +78,16 @@ class ShardedNative:
                 if not self._tables.reachable()[shard]:
                     continue
                 try:
-                    infos = self._stores[shard].info()
-                except UnavailableError as unreachable:
-                    error = unreachable
+                    infos = self._stores[shard].info(_seconds_until(deadline))
+                except (UnavailableError, DeadlineExceededError) as no_reply:
+                    error = no_reply
                     continue
                 self._check_shard(shard, {info["name"]: info for info in infos})
                 self._unchecked.discard(shard)
             if len(self._unchecked) == len(self._stores):
                 names = ", ".join(self._name(shard) for shard in range(len(self._stores)))
+                if isinstance(error, DeadlineExceededError):
+                    raise DeadlineExceededError(f"no reply of {names} in {timeout:g} s (`timeout`)") from error
                 raise UnavailableError(f"no shard can be reached: {names}") from error
 
     def _check_shard(self, shard: int, tables: dict[str, dict[str, Any]]) -> None:
@@ -232,7 +239,13 @@ class ShardedNative:
     def sample(self, table: str, n: int, at_least: int | None, timeout: float | None, pad: bool) -> _engram.Batch:  # noqa: FBT001
         """Samples all shards."""
         if self._unchecked:
-            self._check()
+            # The native call checks what is not a number of seconds.
+            if isinstance(timeout, int | float) and timeout >= 0:
+                began = time.monotonic()
+                self._check(timeout)
+                timeout = max(0.0, timeout - (time.monotonic() - began))
+            else:
+                self._check()
         try:
             return self._tables.sample(table, n, at_least, timeout, pad)
         finally:
@@ -362,6 +375,10 @@ class ShardedNative:
                 error = error or failed
         if error is not None:
             raise error
+
+
+def _seconds_until(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 _COMPARED = ("sampler", "remover", "max_times_sampled", "signature")
