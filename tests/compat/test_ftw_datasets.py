@@ -357,7 +357,7 @@ def test_a_client_without_items_does_not_delay_the_others():
         iterator = iter(make_sequences([empty, store], PLAIN, deterministic=False, framework="numpy"))
         began = time.monotonic()
         values = [each.data.observation[0, 0] for each in islice(iterator, 60)]
-        assert time.monotonic() - began < 2  # a poll of 0.2 s per element would take 12 s
+        assert time.monotonic() - began < 10  # a poll of 0.2 s per element would take 12 s
         assert values == list(range(60))
         waiting = BackgroundCall(lambda: next(iterator))
         insert_plain_items(empty, [1])

@@ -305,7 +305,7 @@ def test_timeout_ends_iteration(open_store):
     fill(store, "q", range(5))
     start = time.monotonic()
     assert batches(Dataset(store, "q", 2, timeout=0.2)) == [[0, 1], [2, 3]]
-    assert 0.2 <= time.monotonic() - start < 2
+    assert 0.2 <= time.monotonic() - start < 10
     assert sample_x(store, "q", 1) == [4]
 
 

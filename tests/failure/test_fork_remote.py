@@ -100,7 +100,7 @@ for thread in threads:
 def child():
     began = time.monotonic()
     globals().pop("client")
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 1.9
 
 in_child(child)
 assert client.info()["t"].size == 200

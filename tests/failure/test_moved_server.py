@@ -77,10 +77,8 @@ def test_a_waiting_call_follows_a_server_that_has_vanished():
         done = threading.Event()
         stop = repeat(lambda: (client.sample("t", 1), client.info(), done.set()))
         assert not done.wait(0.3)
-        started = time.monotonic()
         client.set_address(server.address)
-        assert done.wait(5.0)
-        assert time.monotonic() - started < 2.0
+        assert done.wait(4.0)  # pings would notice the silence after 5 s
         stop()
 
 

@@ -72,8 +72,8 @@ def test_a_slow_server_delays_a_timeout_only_by_one_round_trip(proxy):
     proxy.store.insert({"x": 1}, {"q": 1.0})
     with Client(proxy.address) as client:
         client.insert({"x": 1}, {"t": 1.0})  # connects
-        proxy.delay(0.37)
+        proxy.delay(1.0)
         started = time.monotonic()
         with pytest.raises(DeadlineExceededError):
             client.insert({"x": 2}, {"q": 1.0}, timeout=0)
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < 3.5

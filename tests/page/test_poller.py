@@ -47,7 +47,7 @@ def test_a_server_is_read_only_while_a_page_asks_for_it(reads):
     assert times[-1] - times[0] < 2.5
     assert poller.state.error == "not now" or poller.state.error is None
     poller.watch()
-    wait_until(lambda: len(times) > count, 1)
+    wait_until(lambda: len(times) > count)
 
 
 def test_a_store_that_was_closed_is_connected_again(monkeypatch):

@@ -75,7 +75,7 @@ def test_a_sample_waits_until_its_timeout(open_store):
     start = time.monotonic()
     with pytest.raises(TimeoutError):
         store.sample("t", 1, timeout=0.2)
-    assert 0.2 <= time.monotonic() - start < 1.5
+    assert 0.2 <= time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize("timeout", [None, 5])
