@@ -4,7 +4,8 @@
 
 Each client writes with trajectory, pattern and batched writers, inserts, samples uniformly, by priority and from
 queues, updates priorities, deletes, reads infos and metrics, and creates, resets and drops tables; the first one writes
-checkpoints. Once per second, each client process opens another connection. All tables but the queues must be full
+checkpoints. Once per second, each client process also makes a connection that writes and
+samples once, and ends. All tables but the queues must be full
 after half of the time, so that memory can level off.
 
 Memory is what each process has in use: anonymous pages, without those that it has offered back to the system. For each
@@ -146,7 +147,7 @@ def latency_table(clients: list[Process]) -> str:
 
 
 def long_calls(clients: list[Process], server: Process, machine: list[Gap]) -> str:
-    """Lists the longest calls, each with what happened meanwhile; `machine` has the gaps of this process."""
+    """Lists the longest calls, each with what happened meanwhile; `machine` has those of this idle process."""
     calls = [
         (end - begin, name, begin, end, number)
         for number, each in enumerate(clients)

@@ -122,7 +122,7 @@ def numpy_workloads(n: int) -> Workloads:
     rng = np.random.default_rng(0)
 
     def taking(columns: dict[str, np.ndarray], shape: tuple[int, ...], length: int = 1) -> Any:  # noqa: ANN401
-        """Takes `shape[0]` rows, or windows of `length` rows."""
+        """Returns a function that takes `shape[0]` rows, or with a shape `(number, 1)` windows of `length` rows."""
         size = len(next(iter(columns.values())))
         offsets = np.arange(length) if length > 1 else 0
         rows = itertools.cycle([rng.integers(0, size - length + 1, shape) + offsets for _ in range(PREPARED)])

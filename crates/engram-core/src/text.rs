@@ -1,4 +1,4 @@
-//! Formats numbers and columns for error texts, and bounds the names in them.
+//! Formats numbers and columns for error texts; the maximum length of the names in them.
 
 use std::fmt::Display;
 

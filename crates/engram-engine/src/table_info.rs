@@ -35,7 +35,7 @@ pub struct TableInfo {
     /// Why changes are not stored durably now, as far as is known (see
     /// [`Engine::check_storage`](crate::Engine::check_storage)); `None` if they are, or for a store in memory.
     pub storage_problem: Option<String>,
-    /// The writers and readers that use the table over the network, those that were active last first.
+    /// The writers and readers that use the table over the network, at most 1,000: the most recently active one first.
     pub users: Vec<TableUserInfo>,
     /// How many calls were rejected for which reason, since the table was created, opened or reset.
     pub rejected_calls: Vec<(RejectionReason, u64)>,

@@ -1,4 +1,7 @@
-"""Structure, dtypes and shapes of observations. Adders reject structures and dtypes that differ from earlier steps."""
+"""Structure, dtypes and shapes of observations.
+
+Adders reject structures and dtypes that differ from earlier steps, and shapes that differ within an episode.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +28,10 @@ class ObservationLayout:
     shapes: list[tuple[int, ...]]
 
     def is_layout_of(self, array: np.ndarray[Any, Any]) -> bool:
-        """True if an observation that is this single array has the layout; False also for some that do."""
+        """True only if an observation that is this single array has the layout.
+
+        False also for some arrays that have it, such as those of another byte order.
+        """
         return self.dtypes == [array.dtype] and self.shapes == [array.shape] and self.structure.is_leaf()
 
     def has_all_values(self) -> bool:

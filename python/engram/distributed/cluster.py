@@ -71,8 +71,9 @@ class Cluster:
         and why.
 
         Args:
-            reconnect_timeout: Seconds to wait for an unreachable shard before calls fail. Ray needs a few seconds to
-                restart a shard, and longer to notice that a node has died.
+            reconnect_timeout: Seconds to wait for an unreachable shard. After that, calls continue with the others, as
+                those of every `ShardedClient` do, and those that need this shard raise `UnavailableError`. Ray needs a
+                few seconds to restart a shard, and longer to notice that a node has died.
 
         Raises:
             InvalidArgumentError: `reconnect_timeout` is not above 0.
@@ -113,7 +114,8 @@ class Cluster:
         """Changes the number of shards, while clients use the cluster: their calls wait, and continue afterwards.
 
         The servers stop, their directories are resharded in place, and new servers start: no item is lost or inserted
-        twice, and keys stay valid. Calls wait for as long as it takes to read and write all items once.
+        twice, and keys stay valid. Calls wait for as long as it takes to read and write all items once; after the
+        `reconnect_timeout` of their client, they raise `UnavailableError`.
 
         If it fails, the cluster continues with as many shards as it had.
 

@@ -29,7 +29,7 @@ class Shard:
         self._registry = ray.get_actor(registry_name(spec.cluster.name), namespace=spec.cluster.namespace)
         self._stopped = threading.Event()
         self._address: str | None = None
-        self._reason = "is opening its directory"
+        self._reason = "is opening its directory"  # why it has no address yet, for the registry
         self._announcer = threading.Thread(target=self._announce, daemon=True, name="engram-announce")
         self._announcer.start()
         try:
@@ -63,7 +63,8 @@ class Shard:
             self._announce_once()
 
     def _announce_once(self) -> None:
-        # No reply is needed: the next announcement follows soon.
+        # With all shards: the first announcement of a newer generation replaces the list of the registry. No reply is
+        # needed, since the next announcement follows soon.
         self._registry.announce.remote(self._shards, self._spec.shard_id, self._address, self._reason)
 
     def address(self) -> str:
@@ -80,7 +81,9 @@ class Shard:
 
         Args:
             close: Close the server and the store, which ends waiting calls with errors. Otherwise the clients notice
-                only the killed server, and wait for the next one. The log has everything that was acknowledged.
+                only the killed server, and wait for the next one; the log has everything that was acknowledged. With
+                durability `"none"` there is no log: the server is closed in any case, and the store writes a
+                checkpoint.
         """
         self._stopped.set()
         if close or self._spec.cluster.durability == "none":

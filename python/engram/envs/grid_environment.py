@@ -161,11 +161,11 @@ class GridEnvironment(dm_env.Environment):  # type: ignore[misc]  # untyped
 
     def reset(self) -> dm_env.TimeStep:
         """Begins a new episode."""
-        return _of_first(self._batch.reset())
+        return _of_only_environment(self._batch.reset())
 
     def step(self, action: int) -> dm_env.TimeStep:
         """Does an action, or begins a new episode if the last one is over."""
-        return _of_first(self._batch.step(np.asarray(action)[None]))
+        return _of_only_environment(self._batch.step(np.asarray(action)[None]))
 
     def observation_spec(self) -> specs.BoundedArray:
         """Frames, u8 `[42, 42, 3]`."""
@@ -184,7 +184,7 @@ class GridEnvironment(dm_env.Environment):  # type: ignore[misc]  # untyped
         return self._batch.discount_spec()
 
 
-def _of_first(batched: dm_env.TimeStep) -> dm_env.TimeStep:
+def _of_only_environment(batched: dm_env.TimeStep) -> dm_env.TimeStep:
     observation = batched.observation[0]
     if batched.first()[0]:
         return dm_env.restart(observation)

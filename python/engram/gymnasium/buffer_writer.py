@@ -127,10 +127,10 @@ class BufferWriter:
 
         Raises:
             SignatureError: An array has another shape than `[N, ...]`, or differs from earlier steps in structure,
-                dtype or shape; or observations, rewards or flags are a masked array. Nothing is stored.
+                dtype or shape; or observations, actions or extras are a masked array. Nothing is stored.
             InvalidArgumentError: `rewards`, `terminated` or `truncated` has another shape than `[N]` or an unsuitable
-                dtype; `reset` was not called, or an environment has to be reset first; `info` does not fit
-                `autoreset_mode`. Nothing is stored.
+                dtype, or is a masked array; `reset` was not called, or an environment must be reset first; `info` does
+                not fit `autoreset_mode`. Nothing is stored.
             OutOfMemoryError: At the first step: the memory of the buffer cannot be reserved. Nothing is stored.
         """
         if self._obs is None:
@@ -141,7 +141,7 @@ class BufferWriter:
         flags = self._flags("terminated", terminated), self._flags("truncated", truncated)
         ended = flags[0] | flags[1]
         self._check_running(ended)
-        next_obs = self._last_observations(arrays, ended, info, obs)
+        next_obs = self._next_observations(arrays, ended, info, obs)
         step = {
             "obs": _engram.unflatten(self._structure, self._obs),
             "action": actions,
@@ -183,14 +183,14 @@ class BufferWriter:
                 "this step resets it and cannot end an episode; check the `autoreset_mode` of the environments"
             )
 
-    def _last_observations(
+    def _next_observations(
         self,
         arrays: list[npt.NDArray[Any]],
         ended: npt.NDArray[np.bool_],
         info: Any,  # noqa: ANN401, a mapping
         obs: Any,  # noqa: ANN401, a nest
     ) -> list[npt.NDArray[Any]]:
-        """Returns the observations after the actions: `arrays`, or with SAME_STEP the last ones of episodes."""
+        """Returns the observations after the actions: `arrays`, with SAME_STEP the last ones where episodes ended."""
         if not ended.any():
             return arrays
         if self._mode != "SAME_STEP":

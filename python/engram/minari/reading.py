@@ -68,7 +68,7 @@ def read_minari(
     total = int(dataset.total_episodes)
     writer = VectorWriter(store, 1, items, autoreset_mode="DISABLED", timeout=timeout)
     with (
-        _abandoning(writer),
+        _closing_or_dropping(writer),
         progress_bar(f"reading {dataset.id}", total, show=progress) as advance,
         _naming_dataset(dataset.id),
     ):
@@ -123,7 +123,7 @@ def _loaded(dataset: str | minari.MinariDataset) -> minari.MinariDataset:
 
 
 @contextmanager
-def _abandoning(writer: VectorWriter) -> Iterator[None]:
+def _closing_or_dropping(writer: VectorWriter) -> Iterator[None]:
     """Closes the writer at the end of the `with` block. After an error, items that wait for their table are dropped."""
     try:
         with writer:
@@ -137,7 +137,7 @@ def _abandoning(writer: VectorWriter) -> Iterator[None]:
 
 @contextmanager
 def _naming_dataset(dataset: str) -> Iterator[None]:
-    """Names the dataset in errors of the `with` block."""
+    """Names the dataset in errors of the `with` block, and states that items that waited were dropped."""
     try:
         yield
     except EngramError as error:

@@ -22,7 +22,7 @@ _UNLIMITED = 2**31 - 1
 class ItemInserter:
     """Inserts items of the same columns into a table.
 
-    The end of the `with` block waits for items that are not in the table yet.
+    The end of the `with` block waits for items that are not in the table yet; after an error, it drops them.
 
     Args:
         store: A `Store` or a `Client`.

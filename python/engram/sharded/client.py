@@ -105,8 +105,9 @@ class ShardedClient(TableStore):
         """Sets the addresses of shards that have moved, or of another number of shards after resharding.
 
         Writers and calls continue as after `Client.set_address`. Writers to a shard that does not exist any more
-        continue with shard `i % N`, where `i` is the index of the old one and `N` the new number. Datasets and scans
-        that exist already read from the shards that they began with: create new ones after resharding.
+        continue with shard `i % N`, where `i` is the index of the old one and `N` the new number. Create new
+        datasets and scans after resharding: a dataset that exists already keeps its number of connections, the `i`-th
+        of them to shard `i % N`, and a scan ends with an error.
 
         Args:
             addresses: `host:port` of each server. Shard `i` is at `addresses[i]`.

@@ -275,11 +275,11 @@ impl TableState {
         if options.limits != self.options.limits {
             counters.limiter.limits = options.limits.clone();
         } else if counters.limiter.limits != options.limits {
-            let stays = counters
+            let checked = counters
                 .limiter
                 .limits
                 .check(&options.name, options.max_size);
-            stays.map_err(|error| {
+            checked.map_err(|error| {
                 Error::InvalidArgument(format!(
                     "{error}; this limiter was set with `set_rate_limiter` and is kept unless the given table has \
                      another `rate_limiter` than the one it was created with: give a larger `max_size`, or another \

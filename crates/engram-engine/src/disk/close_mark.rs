@@ -16,7 +16,8 @@ use super::recovery_error::{RecoveryError, read_error};
 pub(crate) struct CloseMark {
     /// Random id of the store.
     pub(crate) store: u64,
-    /// Number of the log with the last changes.
+    /// Number of the log that was open for changes when the store was closed. It may have none; a log of chunks may have a
+    /// larger number.
     pub(crate) log: u64,
     /// Size of that log in bytes.
     pub(crate) bytes: u64,
@@ -105,7 +106,8 @@ impl CloseMark {
         reader.check_end().map(|()| mark)
     }
 
-    /// True if the store had written the byte at `offset` of log `log` when it was closed.
+    /// True if `log` is the log of the mark, and had the byte at `offset` when the store was closed. The mark does not state
+    /// the sizes of other logs.
     pub(crate) fn covers(&self, log: u64, offset: u64) -> bool {
         self.log == log && offset < self.bytes
     }

@@ -271,7 +271,7 @@ fn read_log(
     (report, checked.is_usable.then_some(chunks))
 }
 
-/// Reports that the last log of the closed store is missing, or lost or changed bytes since the store was closed.
+/// Reports that the log that was open when the store was closed is missing, or lost or changed bytes since the store was closed.
 fn report_loss_since_close(mark: &CloseMark, reports: &mut Vec<InspectedFile>) {
     let name = log_name(mark.log);
     let reason = "it is missing, but was there when the store was closed";

@@ -93,8 +93,8 @@ impl ChangeSender {
         self.change(table, keys, keys.len(), |_| Change::Delete(pb::Empty {}))
     }
 
-    /// Returns a future that is ready once the server has handled all changes so far; `None` if it has. A change that
-    /// fails is handled too.
+    /// Returns a future that is ready once the server has handled all changes so far, of all tables; `None` if it has. A
+    /// change that fails is handled too. Sends an empty deletion for `table`, behind the others.
     pub(crate) fn until_handled(&self, table: &str) -> Option<PendingResponse<u64>> {
         // The server handles changes in order.
         (Arc::strong_count(&self.unanswered) > 1).then(|| self.delete(table, &[]))

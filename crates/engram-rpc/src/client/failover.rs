@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use engram_core::Error;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::{Instant, sleep};
 use tonic::Status;
@@ -13,24 +14,27 @@ use tonic::Status;
 use super::connect::{Connection, Connector};
 use crate::pb;
 use crate::pb::change_request::Change;
-use crate::wire::encode_numbers;
+use crate::pb::change_response::Outcome;
+use crate::wire::{decode_error, encode_numbers};
 
 /// Maximum number of keys of one request.
 const MAX_KEYS: usize = 8192;
 
-/// Pause after an attempt to reach a server that failed.
+/// Pause after a call of [`Connector::connect`] that failed.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The connector of one shard, among those of the others.
+/// The part of a [`Connector`] that concerns the other shards: their connectors, whether its own server can be reached,
+/// and which items that server must delete.
 #[derive(Debug, Default)]
 pub(crate) struct Failover {
     /// All shards of the same tables, this one included. Empty if the tables are not sharded.
     peers: RwLock<Vec<Weak<Connector>>>,
-    /// True after an attempt to connect has failed, until one succeeds.
+    /// True once a call of [`Connector::connect`] has given up, or a sample got no reply, after `reconnect_timeout`; until a
+    /// call of `connect` succeeds.
     is_unreachable: AtomicBool,
     /// True while [`Failover::connect_later`] tries to connect.
     is_probing: AtomicBool,
-    /// Locked while moved items are deleted: no connection is used before.
+    /// Locked while moved items are deleted: until then, [`Connector::connect`] returns no connection.
     deleting: tokio::sync::Mutex<()>,
     /// Keys by table of items that were sent to this server without an acknowledgement, and then to another one.
     moved: Mutex<BTreeMap<String, Vec<u64>>>,
@@ -47,17 +51,18 @@ impl Failover {
         *self.peers.write() = peers;
     }
 
-    /// True unless the last attempt to connect has failed.
+    /// False from [`Failover::set_unreachable`] until the next [`Failover::set_reachable`].
     pub(crate) fn is_reachable(&self) -> bool {
         !self.is_unreachable.load(Ordering::SeqCst)
     }
 
-    /// Records that an attempt to connect has succeeded.
+    /// Records that the server could be reached.
     pub(crate) fn set_reachable(&self) {
         self.is_unreachable.store(false, Ordering::SeqCst);
     }
 
-    /// Records that attempts to connect have failed. A server among shards is tried again until it can be reached.
+    /// Records that the server could not be reached, or has not replied, within `reconnect_timeout`. A server among shards is
+    /// tried again until it can be reached.
     pub(crate) fn set_unreachable(&self) {
         self.is_unreachable.store(true, Ordering::SeqCst);
         let own = {
@@ -70,12 +75,13 @@ impl Failover {
         }
     }
 
-    /// Returns the connector of another shard that can probably be reached: the first one after this.
+    /// Returns the connector of another shard that can probably be reached: the first one after this, in a
+    /// circle.
     pub(crate) fn reachable_peer(&self) -> Option<Arc<Connector>> {
         let peers = self.peers.read();
         let peers: Vec<_> = peers.iter().filter_map(Weak::upgrade).collect();
         let own = (peers.iter()).position(|peer| std::ptr::eq(&raw const peer.failover, self))?;
-        let others = peers[own..].iter().chain(&peers[..own]);
+        let others = peers[own + 1..].iter().chain(&peers[..own]);
         let mut reachable = others.filter(|peer| peer.failover.is_reachable() && !peer.is_closed());
         reachable.next().cloned()
     }
@@ -126,7 +132,7 @@ impl Failover {
     }
 }
 
-/// Deletes items by table. Tables that do not exist any more are skipped.
+/// Deletes items by table. Tables that do not exist any more are skipped; fails if anything else prevents a deletion.
 async fn delete(connection: &Connection, items: &BTreeMap<String, Vec<u64>>) -> Result<(), Status> {
     let requests: Vec<_> = (items.iter())
         .flat_map(|(table, keys)| keys.chunks(MAX_KEYS).map(move |keys| (table, keys)))
@@ -145,11 +151,18 @@ async fn delete(connection: &Connection, items: &BTreeMap<String, Vec<u64>>) -> 
         .await?
         .into_inner();
     for _ in 0..count {
-        if responses.message().await?.is_none() {
-            return Err(Status::unavailable(
-                "it did not confirm the deletion of items that this client has sent to another shard",
-            ));
-        }
+        let response = responses.message().await?;
+        let why = match response.and_then(|response| response.outcome) {
+            Some(Outcome::Matched(_)) => continue,
+            Some(Outcome::Error(error)) => match decode_error(error) {
+                Error::UnknownTable { .. } => continue,
+                error => format!(": {error}"),
+            },
+            None => String::new(),
+        };
+        return Err(Status::unavailable(format!(
+            "it did not confirm the deletion of items that this client has sent to another shard{why}"
+        )));
     }
     Ok(())
 }

@@ -89,7 +89,9 @@ class BlockReader(Generic[R]):
         self._check_info = check_info
         self._items_left = fetch_options.max_items  # number of items until reading ends; None means no limit
         self._block_items = 0  # number of items in the block converted last
-        self._failed_streams = 0  # consecutive streams that failed without any result; at most `_MAX_DOUBLINGS`
+        self._failed_streams = (
+            0  # consecutive streams that failed before they yielded anything; at most `_MAX_DOUBLINGS`
+        )
         self._consecutive_fits = 0  # items that fitted since the last that did not, while reading one by one
         self._reads_single_items = False
 
@@ -99,10 +101,10 @@ class BlockReader(Generic[R]):
         When the generator is closed, items that were not consumed are returned to the table: counters are restored, and
         items of a queue regain their positions. Items that `make` rejects by a `MismatchError` are returned, too; all
         items before them were yielded, except those of the same block with `exact_blocks`. Without a `tracker`, all
-        items of a block are consumed once the block is yielded; otherwise the tracker counts the consumed items. If the
-        table has `max_times_sampled`, the tracker's blocks have one item, unless `exact_blocks`, as an item is
-        acknowledged when its first element is requested. `check_info` receives the table's state before the first
-        block, unless the table does not exist.
+        items of a block are consumed once the block is yielded; otherwise the tracker counts the consumed items.
+        `check_info` receives the table's state before the first block, unless the table does not exist. If this state
+        has `max_times_sampled`, the tracker's blocks have one item, unless `exact_blocks`, as an item is acknowledged
+        when its first element is requested.
         """
         ended_early = False  # True if the last stream ended because of the timeout
         while self._items_left != 0:
@@ -126,7 +128,8 @@ class BlockReader(Generic[R]):
                     else:
                         ended_early = not confirms_end and num_read != max_items
             except (SignatureError, MismatchError):
-                # The items cannot be combined into a block, or an item does not fit. The block was returned.
+                # The items cannot be combined into a block, or an item does not fit. The block was returned. If
+                # `check_info` is still set, it has raised the error itself.
                 if self._reads_single_items or self._options.exact_blocks or self._check_info is not None:
                     raise
                 self._reads_single_items = True
@@ -142,7 +145,7 @@ class BlockReader(Generic[R]):
         return self._block_items
 
     def _check_table(self) -> None:
-        """Passes the table's state to `check_info`, once."""
+        """Passes the table's state to `check_info`, once, and decides from it whether items are read one by one."""
         if self._check_info is None:
             return
         if (info := self._store.info().get(self._table)) is not None:
@@ -186,7 +189,7 @@ class BlockReader(Generic[R]):
         return True
 
     def _has_waiting_samples(self) -> bool:
-        """True if a sample waits at the table, which then has no item, or if the table was dropped."""
+        """True if a sample waits at the table, which then has no item for it, or if the table was dropped."""
         info = self._store.info().get(self._table)
         return info is None or info.waiting_samples > 0
 

@@ -23,7 +23,7 @@ __all__ = ["signature_of", "to_reverb_info"]
 def to_reverb_info(info: engram.TableInfo) -> TableInfo:
     """Returns Reverb's `TableInfo` of any table, including tables that this package did not create."""
     note = _table_note.decode(info.note)
-    times = note.max_times_sampled
+    times = note.max_times_sampled  # as passed to Reverb's `Table`, where less than 1 means no limit
     signature = signature_of(info)
     limiter = info.rate_limiter
     return TableInfo(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BoundedTensorSpec", "TensorSpec", "as_spec", "dtype_name", "is_compatible", "is_spec", "public"]
+__all__ = ["BoundedTensorSpec", "TensorSpec", "as_public_spec", "as_spec", "dtype_name", "is_compatible", "is_spec"]
 
 _TF_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
 
@@ -148,7 +148,7 @@ def as_spec(value: Any) -> TensorSpec:  # noqa: ANN401, TensorFlow's too
     return TensorSpec(value.shape, value.dtype, value.name)
 
 
-def public(spec: TensorSpec) -> Any:  # noqa: ANN401, TensorFlow's too
+def as_public_spec(spec: TensorSpec) -> Any:  # noqa: ANN401, TensorFlow's too
     """Returns `spec`, a spec of this module, as TensorFlow's if TensorFlow is imported, and otherwise unchanged."""
     tf = sys.modules.get("tensorflow")
     if tf is None or not hasattr(tf, "TensorSpec"):

@@ -2,7 +2,7 @@
 //!
 //! Each table has a queue of batches, in the order of their item numbers. The writer receives two numbers per table:
 //! all items up to the first are *completed* (durable or rejected), all items up to the second are *inserted* (perhaps
-//! not durable yet). A batch is therefore reported only once the batches before it are, even if it is done earlier. A
+//! not durable yet) or rejected: they no longer wait for their table. A batch is therefore reported only once the batches before it are, even if it is done earlier. A
 //! third number reports up to which item the table's rate limiter *allows* items, so that they do not wait.
 
 use std::collections::{HashMap, VecDeque};
@@ -90,8 +90,8 @@ struct Queue {
     batches: VecDeque<InsertBatch>,
     /// Number of batches at the front whose items are all inserted (perhaps not durable yet) or rejected.
     inserted_batches: usize,
-    /// The last number that was reported as inserted.
-    last_inserted: u64,
+    /// Items up to this number were reported as inserted or as completed.
+    last_reported: u64,
 }
 
 impl Queue {
@@ -107,8 +107,8 @@ impl Queue {
         Some(waiting.number - waiting.not_inserted as u64)
     }
 
-    /// Returns the number up to which items are inserted and counts them as reported; `None` if no item was inserted
-    /// since the last report.
+    /// Returns the number up to which items are inserted or rejected, and counts them as reported; `None` if it has not
+    /// grown since the last report.
     fn next_inserted(&mut self) -> Option<u64> {
         while self
             .batches
@@ -127,16 +127,16 @@ impl Queue {
                     .number
             }
         };
-        if last <= self.last_inserted {
+        if last <= self.last_reported {
             return None;
         }
-        self.last_inserted = last;
+        self.last_reported = last;
         Some(last)
     }
 
     /// Like [`Self::next_inserted`], but leaves out items up to `completed`: they are reported as completed.
     fn next_inserted_beyond(&mut self, completed: Option<u64>) -> Option<u64> {
-        self.last_inserted = self.last_inserted.max(completed.unwrap_or_default());
+        self.last_reported = self.last_reported.max(completed.unwrap_or_default());
         self.next_inserted()
     }
 
@@ -310,7 +310,7 @@ impl InsertQueues {
         }
         while let Some((batch, outcome)) = queue.pop_done() {
             self.pending_memory.remove(&batch.memory);
-            queue.last_inserted = queue.last_inserted.max(batch.number);
+            queue.last_reported = queue.last_reported.max(batch.number);
             self.push_completed(table, batch.number, outcome);
         }
         // Items of the next batch may have become durable while it was not the first.

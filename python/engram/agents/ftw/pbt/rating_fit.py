@@ -59,7 +59,8 @@ def fit_ratings(
     _check_games(blue, red, scores, num_players, anchor)
     games = _membership(blue, num_players) - _membership(red, num_players)
     free = np.delete(np.arange(num_players), anchor)
-    # Ratings of the others relative to the anchor's, in units of the logistic function.
+    # The unknowns are the ratings of all but the anchor, as (rating - INITIAL_RATING) / SCALE. The offset is what the
+    # initial rating of each player contributes: 0 for teams of equal size.
     design, offset = games[:, free], INITIAL_RATING / SCALE * games.sum(1)
     precision = (SCALE / prior_deviation) ** 2
 
@@ -85,7 +86,7 @@ def _newton(
     counts: npt.NDArray[np.float64],
     precision: float,
 ) -> npt.NDArray[np.float64]:
-    """Returns the maximum of the concave objective; a step that does not increase it is halved."""
+    """Returns where the concave objective is largest. A step that decreases it is halved."""
 
     def objective(x: npt.NDArray[np.float64]) -> float:
         logits = offset + design @ x

@@ -39,7 +39,7 @@ _NUM_INFO_FIELDS = len(SampleInfo._fields)
 
 
 class ArrayDataset:
-    """An iterable of batches. Each iterator fetches items ahead; closing it returns unconsumed ones to the table.
+    """An endless iterable of batches. Each iterator fetches items ahead; closing it returns unconsumed ones.
 
     If batches consist of whole items of a single store, which must be equal in shape, items are fetched as batches.
     Otherwise they are fetched in blocks of up to the batch size (without a batch size: half of `max_in_flight`), or one
@@ -47,7 +47,8 @@ class ArrayDataset:
 
     An item is consumed once a batch with its first element is yielded. This changes when an insert waits for the space
     of items that are held for an incomplete batch: from then on, each request for more items counts all fetched items
-    as consumed, even if their batch is not yielded yet.
+    as consumed, even if their batch is not yielded yet. The same happens once, at a request, when items have been held
+    for `engram.consumption.MAX_HOLD`.
     """
 
     def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], convert: ConvertLeaves) -> None:

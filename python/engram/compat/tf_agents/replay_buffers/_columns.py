@@ -24,7 +24,7 @@ _RING_DTYPES = frozenset(
 
 
 class Columns:
-    """The columns of items, and conversions of items to columns and back.
+    """The columns of items, and conversions of items to columns and back. As in TF-Agents, an item is one frame.
 
     Attributes:
         specs: `tf.TensorSpec` of one item, for each column.
@@ -99,7 +99,7 @@ class Columns:
 
 
 def without_axes(values: Any, batch_size: int | None, num_steps: int | None) -> Any:  # noqa: ANN401, an array or a tensor
-    """Returns an array or a tensor `[B, T, ...]` without the axes whose size is None, which have size 1."""
+    """Returns an array or a tensor `[B, T, ...]` without the axes, of size 1, whose argument is None."""
     if num_steps is None:
         values = values[:, 0]
     return values[0] if batch_size is None else values

@@ -79,7 +79,8 @@ class DNCWrapper:
             lstm: The controller.
             memory: The memory.
             output_layer: Maps `concat[h, words read]` to the output. Default: they are the output.
-            clip_value: Bound on the absolute values of output and cells. Default: no bound.
+            clip_value: Bound on the absolute values of the LSTM's h and cell, and of what `output_layer` returns; words
+                read are not clipped. Default: no bound.
         """
         self._lstm, self._memory = lstm, memory
         self._output_layer, self._clip_value = output_layer, clip_value
@@ -89,7 +90,7 @@ class DNCWrapper:
         reads_size = state.access_output[0].size
         self._lstm.build(x.shape[-1] + reads_size)
         self._memory.build(self._lstm.hidden_size)
-        lstm, reads, access_state = controlled_access(
+        lstm_state, reads, access_state = controlled_access(
             self._lstm.module,
             self._memory.module,
             x,
@@ -98,10 +99,10 @@ class DNCWrapper:
             access_state=state.access_state,
             clip_value=self._clip_value,
         )
-        output = with_reads(lstm.hidden, reads)
+        output = with_reads(lstm_state.hidden, reads)
         if self._output_layer is not None:
             output = clipped(self._output_layer(output), self._clip_value)
-        return output, DNCState(reads, access_state, lstm)
+        return output, DNCState(reads, access_state, lstm_state)
 
     def initial_state(self, batch_size: int) -> State:
         """Returns zeros for `batch_size` elements."""
