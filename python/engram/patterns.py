@@ -50,7 +50,9 @@ class Condition:
 
     def __bool__(self) -> bool:
         raise InvalidArgumentError(
-            "a condition has no truth value; pass a list of conditions as `when`, and negate with `~`"
+            "a condition has no truth value, so `and`, `or`, `not` and chained comparisons are not possible: `when` is "
+            "a list of conditions that must all be true, and `~` negates one; instead of `a or b`, use two patterns, "
+            "with `when=[a]` and `when=[~a, b]`"
         )
 
 

@@ -75,7 +75,8 @@ class _Writer(ClosingContext):
             return
         if pending:
             text = (
-                f"a {type(self).__name__} was garbage-collected with pending items ({pending}); flush or close it first"
+                f"a {type(self).__name__} was garbage-collected with pending items ({pending}), which may be lost; "
+                "flush or close it first"
             )
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 

@@ -41,7 +41,9 @@ def test_killed_processes_and_nodes(nodes, start, caplog):
         # A shard that is back within 2 s is not reported as unreachable. A registry that was on its node does not know
         # its address.
         name = rf"shard {shard.index} \(id {shard.shard_id}"
-        waiting = rf"{name}, last at ({shard.address}\) does not respond|None\) is).*; calls that need it wait"
+        waiting = (
+            rf"{name}, (last at {shard.address}\) does not respond|address not known\) is).*; calls that need it wait"
+        )
         restarted = rf"{name}\) was restarted at .*, and was at {shard.address}; calls that waited for it go on"
         if waits[kind][-1] > 1.0 and not re.search(f"{waiting}|{restarted}", caplog.text):
             unexplained.append(waits[kind][-1])

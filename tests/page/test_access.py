@@ -26,12 +26,12 @@ def status(url, **headers):
 
 
 def test_a_page_that_others_can_reach_needs_a_token():
-    text = "`host` is 0.0.0.0, which other machines can reach; set `token`, listen on 127.0.0.1, or set `insecure`"
+    text = "`host` is 0.0.0.0, which other machines can reach; set `page_token`, listen on 127.0.0.1, or set `insecure`"
     with raises(InvalidArgumentError, text):
         DashboardOptions(host="0.0.0.0")
-    with raises(InvalidArgumentError, "`token` must not be empty; pass None for no token"):
-        DashboardOptions(token="")
-    assert "secret" not in repr(DashboardOptions(host="0.0.0.0", token="secret"))
+    with raises(InvalidArgumentError, "`page_token` must not be empty; omit it for a page without a token"):
+        DashboardOptions(page_token="")
+    assert "secret" not in repr(DashboardOptions(host="0.0.0.0", page_token="secret"))
 
 
 def test_a_token_is_required_and_is_not_in_the_address(browser, server):

@@ -127,3 +127,12 @@ def test_a_port_in_use_is_named(spawn, command, option):
         status, _, stderr = spawn(*command, option, port).end()
     text = f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another port, or 0 for any free one"
     assert (status, stderr) == (1, f"error: {option}: {text}\n")
+
+
+def test_mistakes_with_the_token_and_the_host_name_the_options(spawn):
+    status, _, stderr = spawn("dashboard", "--host", "0.0.0.0", "--token", "of the servers").end()
+    text = "which other machines can reach; set --page-token, listen on 127.0.0.1, or set --insecure"
+    assert (status, stderr) == (1, f"error: --host is 0.0.0.0, {text}\n")
+    status, _, stderr = spawn("dashboard", "--host", "192.0.2.1", "--insecure").end()
+    text = "must be a name or an address of this machine; got '192.0.2.1': Cannot assign requested address"
+    assert (status, stderr) == (1, f"error: --host {text}\n")

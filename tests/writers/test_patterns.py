@@ -296,7 +296,10 @@ def test_arguments_of_wrong_types_are_rejected():
     with pytest.raises(InvalidArgumentError, match="each of `when` must be a comparison such as"):
         Pattern("t", num_steps=1, when=[step_index()])
     with raises(
-        InvalidArgumentError, "a condition has no truth value; pass a list of conditions as `when`, and negate with `~`"
+        InvalidArgumentError,
+        "a condition has no truth value, so `and`, `or`, `not` and chained comparisons are not possible: `when` is a "
+        "list of conditions that must all be true, and `~` negates one; instead of `a or b`, use two patterns, with "
+        "`when=[a]` and `when=[~a, b]`",
     ):
         bool(step_index() == 1)
     with raises(InvalidArgumentError, "the operand of a condition must be an integer; got 1.5 (float)"):

@@ -56,7 +56,7 @@ def dashboard(
         try:
             page_module = import_dashboard("`engram dashboard`")
             options = page_module.DashboardOptions(
-                host=host, port=port, token=page_token, insecure=insecure, allow_changes=allow_changes, runs=runs
+                host=host, port=port, page_token=page_token, insecure=insecure, allow_changes=allow_changes, runs=runs
             )
             clients = {
                 address: engram.Client(

@@ -13,7 +13,19 @@ from rich.text import Text
 from engram._text import printable
 from engram.errors import EngramError, HandshakeError, InvalidArgumentError, UnavailableError
 
-_OPTIONS = ("token", "ca", "certificate", "key", "client_ca", "insecure", "host", "port", "metrics_port", "shard_id")
+_OPTIONS = (
+    "token",
+    "ca",
+    "certificate",
+    "key",
+    "client_ca",
+    "insecure",
+    "host",
+    "port",
+    "metrics_port",
+    "shard_id",
+    "page_token",
+)
 """Python arguments that are options of the command line."""
 
 _ARGUMENT = re.compile(rf"(?<!table )(?<!column )`({'|'.join(_OPTIONS)})`")

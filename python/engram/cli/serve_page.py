@@ -59,7 +59,7 @@ def server_page(server: Server, port: int | None, token: str | None) -> Abstract
     dashboard = import_dashboard("`engram serve --dashboard-port`")
     page: DashboardServer = dashboard.DashboardServer(
         {server.address: lambda: server.store},
-        dashboard.DashboardOptions(port=port, token=token),
+        dashboard.DashboardOptions(port=port, page_token=token),
         port_name="--dashboard-port",
     )
     return page

@@ -46,7 +46,7 @@ class AccessCheck:
         refusal = self._refusal(headers)
         if refusal:
             await _refuse(scope, send, 403, refusal)
-        elif self._options.token is None or self._is_authorized(headers):
+        elif self._options.page_token is None or self._is_authorized(headers):
             await self._app(scope, receive, send)
         elif scope["type"] == "http" and scope["path"] == "/login" and scope["method"] == "POST":
             await self._log_in(receive, send)
@@ -72,7 +72,7 @@ class AccessCheck:
         return scheme.lower() == "bearer" and self._is_token(token)
 
     def _is_token(self, value: str) -> bool:
-        return hmac.compare_digest(value.encode(), (self._options.token or "").encode())
+        return hmac.compare_digest(value.encode(), (self._options.page_token or "").encode())
 
     async def _log_in(self, receive: Any, send: Any) -> None:  # noqa: ANN401, ASGI
         body = b""

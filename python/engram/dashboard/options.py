@@ -17,7 +17,7 @@ class DashboardOptions:
     Attributes:
         host: IP address or host name to listen on.
         port: Port to listen on; 0 for any free port.
-        token: Token that a browser must send before it sees anything. Needed for a `host` that other machines can
+        page_token: Token that a browser must send before it sees anything. Needed for a `host` that other machines can
             reach.
         insecure: Open the page without a token to all programs that can reach `host`.
         allow_changes: Show the view that changes rate limiters, writes checkpoints, and resets and drops tables.
@@ -26,7 +26,7 @@ class DashboardOptions:
 
     host: str = "127.0.0.1"
     port: int = 7078
-    token: str | None = field(default=None, repr=False)
+    page_token: str | None = field(default=None, repr=False)
     insecure: bool = False
     allow_changes: bool = False
     runs: Path = Path("runs")
@@ -34,14 +34,14 @@ class DashboardOptions:
     def __post_init__(self) -> None:
         _checks.text("`host`", self.host)
         _checks.integer("`port`", self.port, low=0, high=65_535)
-        if self.token is not None:
-            _checks.secret("`token`", self.token)
-            if not self.token:
-                raise InvalidArgumentError("`token` must not be empty; pass None for no token")
-        if self.token is None and not self.insecure and not self.is_loopback:
+        if self.page_token is not None:
+            _checks.secret("`page_token`", self.page_token)
+            if not self.page_token:
+                raise InvalidArgumentError("`page_token` must not be empty; omit it for a page without a token")
+        if self.page_token is None and not self.insecure and not self.is_loopback:
             raise InvalidArgumentError(
-                f"`host` is {self.host}, which other machines can reach; set `token`, listen on 127.0.0.1, or set "
-                "`insecure`"
+                f"`host` is {self.host}, which other machines can reach; set `page_token`, listen on 127.0.0.1, or "
+                "set `insecure`"
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import socket
@@ -113,7 +114,11 @@ def _listen(options: DashboardOptions, port_name: str) -> socket.socket:
     except OSError as error:
         # `create_server` adds the address to the text.
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise InvalidArgumentError(
+                f"`host` must be a name or an address of this machine; got {options.host!r}: {reason}"
+            ) from None
+        advice = "choose a port from 1024 on" if error.errno == errno.EACCES else "choose another port"
         raise InvalidArgumentError(
-            f"{port_name}: cannot listen on {options.host}:{options.port}: {reason}; choose another port, or 0 for "
-            "any free one"
+            f"{port_name}: cannot listen on {options.host}:{options.port}: {reason}; {advice}, or 0 for any free one"
         ) from None

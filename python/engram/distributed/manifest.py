@@ -38,8 +38,8 @@ class Manifest:
         last = first + shards - 1
         if last > MAX_SHARD_ID:
             raise StorageError(
-                f"cluster `{self.name}` has used {first - 1} of {MAX_SHARD_ID} shard ids, and more shards need "
-                f"{shards} more; ids are not used twice, because keys contain them: copy the items to a new cluster"
+                f"cluster `{self.name}` has used {first - 1} of {MAX_SHARD_ID} shard ids, and {shards} new shards need "
+                "as many more; ids are not used twice, because keys contain them: copy the items to a new cluster"
             )
         return Manifest(name=self.name, generation=self.generation + 1, shard_ids=tuple(range(first, last + 1)))
 

@@ -49,7 +49,11 @@ class ClusterView:
         if self.scaling_to not in {None, len(self.shards)}:
             return f"it is being resharded from {len(self.shards)} to {self.scaling_to} shards"
         return "; ".join(
-            f"shard {shard.index} (id {shard.shard_id}, last at {shard.address}) {shard.reason}"
+            f"shard {shard.index} (id {shard.shard_id}, {_last_address(shard)}) {shard.reason}"
             for shard in self.shards
             if shard.state != "serving"
         )
+
+
+def _last_address(shard: ShardStatus) -> str:
+    return "address not known" if shard.address is None else f"last at {shard.address}"

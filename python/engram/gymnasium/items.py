@@ -286,11 +286,16 @@ def checked_items(items: Iterable[Items]) -> list[Items]:
         raise InvalidArgumentError(
             f"`items` must be a sequence, such as [{type(items).__name__}(...)]; got a single one"
         )
-    checked = _checks.elements("`items`", items, "a sequence of Transitions, Sequences and Episodes")
+    checked = _checks.elements(
+        "`items`", items, "a sequence of Transitions, Sequences and Episodes of engram.gymnasium"
+    )
     if not checked:
         raise InvalidArgumentError("`items` must contain at least one of Transitions, Sequences and Episodes; got none")
     for each in checked:
-        _checks.instance_of("each of `items`", each, Items, "a Transitions, Sequences or Episodes")
+        hint = "a Transitions, Sequences or Episodes of engram.gymnasium"
+        if type(each).__module__.startswith("engram.buffers"):
+            hint += ", which has a `table`, and not of engram.buffers"
+        _checks.instance_of("each of `items`", each, Items, hint)
     return checked
 
 

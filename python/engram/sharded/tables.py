@@ -117,8 +117,10 @@ class ShardedNative:
         if before == reachable:
             return
         for shard, (was_up, is_up) in enumerate(zip(before, reachable, strict=True)):
-            if was_up and not is_up:
+            if was_up and not is_up and any(reachable):
                 _log.warning("%s cannot be reached; calls go on with the others until it can", self._name(shard))
+            elif was_up and not is_up:
+                _log.warning("%s cannot be reached, nor can any other; calls fail until one can", self._name(shard))
             elif is_up and not was_up:
                 _log.warning("%s can be reached again", self._name(shard))
 

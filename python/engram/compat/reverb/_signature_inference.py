@@ -5,7 +5,7 @@ from typing import Any
 
 from engram.compat.reverb import _arguments, _nest
 from engram.compat.reverb._configs import Config, PatternNode
-from engram.compat.reverb.tensor_spec import TensorSpec, public
+from engram.compat.reverb.tensor_spec import TensorSpec, as_public_spec
 
 __all__ = ["infer_signature", "unpack_pattern"]
 
@@ -95,7 +95,7 @@ def _merged(path: tuple[Any, ...], nodes: Sequence[PatternNode], leaves: Sequenc
         raise ValueError(f"Configs produce trajectories with incompatible shapes{place}. Got {shapes}.")
     if merged is not None and any(shape != merged for shape in shapes):
         merged = (None, *merged[1:])
-    return public(TensorSpec(merged, dtypes[0], "/".join(str(part) for part in path)))
+    return as_public_spec(TensorSpec(merged, dtypes[0], "/".join(str(part) for part in path)))
 
 
 def _shape(node: PatternNode, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:

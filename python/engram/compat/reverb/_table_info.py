@@ -15,7 +15,7 @@ from engram.compat.reverb.reverb_types import (
     TableInfo,
     TableWorkerTime,
 )
-from engram.compat.reverb.tensor_spec import TensorSpec, public
+from engram.compat.reverb.tensor_spec import TensorSpec, as_public_spec
 
 __all__ = ["signature_of", "to_reverb_info"]
 
@@ -40,7 +40,7 @@ def to_reverb_info(info: engram.TableInfo) -> TableInfo:
             insert_stats=RateLimiterCallStats(completed=info.inserts),
             sample_stats=RateLimiterCallStats(completed=info.samples),
         ),
-        signature=None if signature is None else _nest.map_structure(public, signature),
+        signature=None if signature is None else _nest.map_structure(as_public_spec, signature),
         current_size=info.size - info.hidden_items,  # Reverb does not count items that are leased for the last time
         num_episodes=info.num_episodes,
         num_deleted_episodes=info.num_deleted_episodes,
