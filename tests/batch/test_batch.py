@@ -246,7 +246,7 @@ def test_items_that_cannot_be_stacked_are_rejected(open_store):
         assert str(caught.value).startswith(text)
         assert str(caught.value).endswith(
             f" cannot form one batch (keys {keys[0]} and {keys[1]}); sample them one by one, or create the table "
-            "with a `signature`, so that it rejects items that differ"
+            "with a `signature` with fixed sizes, so that it rejects items that differ"
         )
 
 
@@ -263,3 +263,14 @@ def test_squeezed_marks_columns_without_a_time_axis(open_store, lengths):
     store = store_with_lengths(open_store, lengths, a=-1, b=slice(None))
     batch = store.sample("t", 2, timeout=10)
     assert batch.squeezed == {"a": True, "b": False, "x": False}
+
+
+@pytest.mark.parametrize(("shape", "hinted"), [((5, 4), True), ((3, 5), False), ((3,), False)])
+def test_items_whose_first_axes_differ_may_lack_a_time_axis(open_store, shape, hinted):
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1, rate_limiter=rate_limiters.MinSize(2)))
+    store.insert_batch("t", {"x": np.zeros((1, 3, 4))})
+    store.insert_batch("t", {"x": np.zeros((1, *shape))})
+    with pytest.raises(SignatureError) as caught:
+        store.sample("t", 2, timeout=1)
+    hint = "insert the items with `time_axis=True`: then their lengths may differ"
+    assert str(caught.value).endswith(hint) == hinted

@@ -161,6 +161,21 @@ def has_a_disk_that_does_not_write(path, durability):
         kill_this_process()
 
 
+def fills_the_buffer(path, durability):
+    """Prints the errors of `insert_batch` and `insert` once the buffer of changes that cannot be written is full."""
+    store = Store.open(path, tables(), durability=durability)
+    limit_file_size(0)
+    x = np.random.default_rng(0).integers(0, 256, (100, 1 << 20), np.uint8)
+    with pytest.raises(StorageError) as batch_error:
+        store.insert_batch("drawn", {"x": x})
+    size = store.info()["drawn"].size
+    with pytest.raises(StorageError) as error:
+        store.insert({"x": x[0]}, {"drawn": 1.0})
+    assert store.info()["drawn"].size == size
+    os.write(1, f"{size}\n{batch_error.value}\n{error.value}\n".encode())
+    kill_this_process()
+
+
 @pytest.mark.parametrize("durability", ["process", "disk"])
 def test_changes_are_written_when_there_is_space_again(tmp_path, durability):
     run_in_process(continues_in_memory, tmp_path / "store", durability)
@@ -197,6 +212,19 @@ def test_a_disk_that_cannot_keep_up_is_named(tmp_path):
         "the disk cannot keep up: the buffer of unwritten changes stayed full for 0.5 s (`timeout`); write more "
         'slowly, or use durability="none"'
     )
+
+
+def test_a_full_buffer_is_named_and_what_was_stored(tmp_path):
+    path = tmp_path / "store"
+    size, batch, single = run_in_process(fills_the_buffer, path, "process").splitlines()
+    text = (
+        f"changes cannot be written to {path}: File too large; earlier changes are kept in memory, and writing is retried "
+        "twice a second; their buffer is full, so this call has stored nothing more: free disk space, and repeat what is "
+        "missing"
+    )
+    assert 0 < int(size) < 100
+    assert batch == f"{text}; the table has the first {size} of 100 items"
+    assert single == text
 
 
 OPEN_WITH_LIMIT = """

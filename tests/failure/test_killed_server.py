@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 from helpers.faults import ServerProcess
+from helpers.support import BackgroundCall, wait_until
 
 from engram import Client, Dataset, Pattern
 from engram.errors import DeadlineExceededError, EngramError, UnavailableError
@@ -258,3 +259,22 @@ def check_content(client, table, writer, killed):
     assert values == list(range(first, writer.written))
     assert first >= writer.acknowledged_before(killed)
     return first
+
+
+def test_a_batch_that_is_interrupted_names_the_items_that_were_inserted(tmp_path):
+    x = np.arange(3_000_000)
+    tables = "[engram.Table('t', max_size=10_000_000)]"
+    with ServerProcess(tables, tmp_path) as server, Client(server.address, reconnect_timeout=0.3) as client:
+        inserting = BackgroundCall(lambda: client.insert_batch("t", {"x": x, "y": x, "z": x}))
+        with Client(server.address) as other:
+            wait_until(lambda: other.info()["t"].size > 100_000)
+        server.kill()
+        with pytest.raises(UnavailableError) as raised:
+            inserting.result()
+        server.start()
+        size = client.info()["t"].size
+    text = r"; the table has the first (\d+) of 3000000 items, and perhaps some of the next (\d+)$"
+    found = re.search(text, str(raised.value))
+    assert found, str(raised.value)
+    first, uncertain = map(int, found.groups())
+    assert 0 < first <= size <= first + uncertain

@@ -17,10 +17,13 @@ def expect_forked_error(text, call):
     try:
         call()
     except ForkedError as error:
-        assert str(error) == (
-            f"this {text} was created before the process forked; create a new one in the child, or start the child "
-            "with the `spawn` or `forkserver` method"
-        ), error
+        advice = "create a new one in the child"
+        if text == "store":
+            advice = (
+                "only the process that created it can use it; to share its tables, serve them there with "
+                "`engram.Server`, and use an `engram.Client` in the child"
+            )
+        assert str(error) == f"this {text} was created before the process forked; {advice}", error
     else:
         sys.exit(f"no ForkedError from the {text}")
 

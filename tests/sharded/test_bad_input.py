@@ -193,3 +193,18 @@ def test_a_closed_client(start_servers):
     for call in (lambda: client.sample("t", 1), client.info, lambda: engram.Dataset(client, "t", 1).read(id)):
         with raises(engram.errors.ClosedError, "this client is closed"):
             next(iter(call() or ()))
+
+
+def test_a_shard_that_lost_a_table_is_named(start_servers):
+    servers = start_servers([Table("t")], 2)
+    client = client_of(*servers)
+    client.insert_batch("t", {"x": np.arange(100)})
+    with engram.Client(servers[1].address) as second:
+        second.drop_table("t")
+    text = (
+        f"shard 0 (at {servers[0].address}) has a table `t`, shard 1 (at {servers[1].address}) has not; all shards must "
+        "have the same tables: create it there"
+    )
+    time.sleep(0.2)  # what the client knows of the tables is older than 0.1 s then
+    with raises(UnknownTableError, text):
+        client.sample("t", 600)

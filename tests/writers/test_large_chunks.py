@@ -42,7 +42,7 @@ def test_a_server_rejects_an_item_of_too_many_slices():
     table, steps = Table("t"), 250_000
     error = (
         f"the item is too large for a server: it has {steps // 2} slices; at most 120000 are allowed; create smaller "
-        "items or use longer chunks"
+        "items, or raise the writer's `chunk_length`"
     )
     with Server([table]) as server, Store([table]) as local, Client(server.address) as remote:
         for store in (local, remote):

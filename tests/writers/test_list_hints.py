@@ -123,8 +123,8 @@ def test_a_batch_of_lists_of_different_lengths_has_a_hint(store):
     keys = {f"(keys {first} and {second})", f"(keys {second} and {first})"}
     assert any(text in str(caught.value) for text in keys)
     assert str(caught.value).endswith(
-        "; sample them one by one, or create the table with a `signature`, so that it rejects items that differ; "
-        "arrays are one column, but each element of a list is a column"
+        "; sample them one by one, or create the table with a `signature` with fixed sizes, so that it "
+        "rejects items that differ; arrays are one column, but each element of a list is a column"
     )
 
 

@@ -35,8 +35,8 @@ fn one_batch_advice<T: AsTrajectory>(one: &T, other: &T) -> String {
         _ => String::new(),
     };
     format!(
-        "cannot form one batch{keys}; sample them one by one, or create the table with a `signature`, so that it rejects \
-         items that differ"
+        "cannot form one batch{keys}; sample them one by one, or create the table with a `signature` with fixed sizes, so \
+         that it rejects items that differ"
     )
 }
 
@@ -160,6 +160,17 @@ fn describe_items(layout: &Layout) -> String {
     }
 }
 
+/// The end of an error text about columns that differ in the size of their first axis.
+const TIME_AXIS_ADVICE: &str = "; if the first axis has the steps of an item, insert the items with `time_axis=True`: then their lengths may differ";
+
+/// True if two shapes differ only in the size of the first axis.
+fn differ_in_first_axis(one: &[usize], two: &[usize]) -> bool {
+    match (one, two) {
+        ([first, rest @ ..], [other, others @ ..]) => first != other && rest == others,
+        _ => false,
+    }
+}
+
 /// Cells and time axis of one column of the batch, determined before anything is copied.
 struct ColumnPlan {
     cell: CellSpec,
@@ -186,12 +197,16 @@ impl ColumnPlan {
                     let time = if squeeze { "without" } else { "with" };
                     format!("{cell} {time} time axis")
                 };
+                let may_be_steps = (expected.squeeze && column.squeeze)
+                    && column.cell.dtype.fits(cell.dtype)
+                    && differ_in_first_axis(&column.cell.shape, &expected.cell.shape);
                 return Err(Error::Signature(format!(
-                    "{} is {} in one item and {} in another: such items {}",
+                    "{} is {} in one item and {} in another: such items {}{}",
                     describe_column(&first.layout().names[index]),
                     describe(expected.cell, expected.squeeze),
                     describe(column.cell, column.squeeze),
-                    one_batch_advice(&items[0], item)
+                    one_batch_advice(&items[0], item),
+                    if may_be_steps { TIME_AXIS_ADVICE } else { "" }
                 )));
             }
             if column.cell.dtype != cell.dtype {

@@ -170,6 +170,18 @@ impl RateLimiter {
             || allowed_samples - remaining_samples as f64 <= self.limits.max_diff
     }
 
+    /// The end of a text about a table with too few items, if some were removed.
+    fn describe_removed(&self) -> String {
+        if self.deletes == 0 {
+            return String::new();
+        }
+        format!(
+            "; {} of the {} inserted items were removed again",
+            format_number(self.deletes as f64),
+            format_number(self.inserts as f64)
+        )
+    }
+
     /// Why the limiter blocks samples; `None` if it allows one.
     #[must_use]
     pub fn why_sampling_waits(&self) -> Option<String> {
@@ -181,12 +193,20 @@ impl RateLimiter {
         } = self.limits;
         let limiter = self.limits.label();
         let size = self.size();
+        // A table that needs one item, such as a queue, is often empty.
+        let removed = if min_size > 1 {
+            self.describe_removed()
+        } else {
+            String::new()
+        };
         if size == 0 && min_size > 0 {
-            return Some(format!("sampling waits: the table is empty ({limiter})"));
+            return Some(format!(
+                "sampling waits: the table is empty ({limiter}){removed}"
+            ));
         }
         if size < min_size {
             return Some(format!(
-                "sampling waits: the table has {} of the {} items it needs ({limiter})",
+                "sampling waits: the table has {} of the {} items it needs ({limiter}){removed}",
                 format_number(size as f64),
                 format_number(min_size as f64)
             ));
@@ -407,6 +427,15 @@ mod tests {
         assert_eq!(
             why_sampling(RateLimits::queue(1), [5, 5, 5]),
             "sampling waits: the table is empty (Queue)"
+        );
+        assert_eq!(
+            why_sampling(RateLimits::min_size(100), [1_000, 0, 963]),
+            "sampling waits: the table has 37 of the 100 items it needs (MinSize); 963 of the 1,000 inserted items were \
+             removed again"
+        );
+        assert_eq!(
+            why_sampling(RateLimits::min_size(100), [10, 0, 10]),
+            "sampling waits: the table is empty (MinSize); 10 of the 10 inserted items were removed again"
         );
         assert_eq!(texts(RateLimits::min_size(1), [1, 1_000_000, 0]), ["", ""]);
     }

@@ -348,7 +348,7 @@ fn items_that_cannot_form_one_batch_are_named() {
         rejection(&[narrow.clone(), wide]),
         "column `obs` is uint8[5] with time axis in one item and uint8[7] with time axis in \
          another: such items cannot form one batch; sample them one by one, or create the table \
-         with a `signature`, so that it rejects items that differ"
+         with a `signature` with fixed sizes, so that it rejects items that differ"
     );
     let squeezed = Trajectory::Rows {
         chunk: chunk(0, 3),
@@ -360,7 +360,7 @@ fn items_that_cannot_form_one_batch_are_named() {
         rejection(&[narrow.clone(), squeezed]),
         "column `action` is int32[] with time axis in one item and int32[] without time axis in \
          another: such items cannot form one batch; sample them one by one, or create the table \
-         with a `signature`, so that it rejects items that differ"
+         with a `signature` with fixed sizes, so that it rejects items that differ"
     );
     let swapped = schema_with_names(&["action", "title", "obs"], OBS);
     let swapped = rows(&chunk_of(swapped, 0, 3, Compression::Off), 0, 1);
@@ -368,7 +368,7 @@ fn items_that_cannot_form_one_batch_are_named() {
         rejection(&[narrow.clone(), swapped]),
         "items with columns `action`, `name`, `obs` and items with columns `action`, `title`, `obs` \
          cannot form one batch; sample them one by one, or create the table \
-         with a `signature`, so that it rejects items that differ"
+         with a `signature` with fixed sizes, so that it rejects items that differ"
     );
     let error = gathered(&[], LengthPolicy::Pad).unwrap_err();
     assert_eq!(error.to_string(), "a batch needs at least one item");

@@ -40,10 +40,14 @@ pub(crate) fn invalid(py: Python<'_>, text: String) -> PyErr {
 /// Returns a `ForkedError`, for an object that a forked child must not use: the engine's threads exist in the parent
 /// process only, and a lock that one of them held at the fork stays locked in the child. `what` names the object.
 pub(crate) fn forked(py: Python<'_>, what: &str) -> PyErr {
-    let text = format!(
-        "this {what} was created before the process forked; create a new one in the child, or start \
-         the child with the `spawn` or `forkserver` method"
-    );
+    let advice = match what {
+        "store" => {
+            "only the process that created it can use it; to share its tables, serve them there with `engram.Server`, and \
+             use an `engram.Client` in the child"
+        }
+        _ => "create a new one in the child",
+    };
+    let text = format!("this {what} was created before the process forked; {advice}");
     new(py, "ForkedError", text)
 }
 
@@ -108,6 +112,12 @@ pub(crate) fn is_item_rejection(py: Python<'_>, error: &PyErr) -> bool {
     let kinds = ["SignatureError", "PriorityError", "UnsatisfiableError"];
     let name = error.get_type(py).name();
     name.is_ok_and(|name| kinds.iter().any(|kind| name == *kind))
+}
+
+/// True for an error of a store's disk, or of a server that cannot be reached.
+pub(crate) fn is_of_storage_or_network(py: Python<'_>, error: &PyErr) -> bool {
+    let name = error.get_type(py).name();
+    name.is_ok_and(|name| name == "StorageError" || name == "UnavailableError")
 }
 
 /// True for an error that the structure or the columns of data may have caused.

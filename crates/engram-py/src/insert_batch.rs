@@ -129,11 +129,10 @@ impl InsertBatchCall<'_> {
             }
             Ok(waited) => self.stop(py, outbox, waited, keys, len),
             Err(error) => {
-                let left = outbox.withdraw(py);
-                Err(match left {
-                    Some(left) => with_inserted(py, error, keys.len().saturating_sub(left), len),
-                    None => error,
-                })
+                let (left, is_final) = outbox.withdraw(py);
+                let inserted = keys.len().saturating_sub(left);
+                let uncertain = if is_final { 0 } else { left };
+                Err(with_inserted(py, error, (inserted, uncertain), len))
             }
         }
     }
@@ -252,16 +251,17 @@ impl InsertBatchCall<'_> {
             _ => outbox.blocked_reason(py),
         };
         let engine = outbox.engine().cloned();
-        let left = outbox.withdraw(py);
-        if left == Some(0) && keys.len() == len {
+        let (left, is_final) = outbox.withdraw(py);
+        if left == 0 && keys.len() == len {
             if let Some(engine) = engine {
                 wait_for(py, &mut engine.until_durable(), None)?;
             }
             return Ok(keys);
         }
-        let has = match left {
-            Some(left) => describe_inserted(keys.len() - left, len),
-            None => format!("it is unknown how many of {} it has", count(len, "item")),
+        let has = if is_final {
+            describe_inserted(keys.len() - left, len)
+        } else {
+            format!("it is unknown how many of {} it has", count(len, "item"))
         };
         let error = if waited == WaitEnd::Deadlock {
             Error::Backpressure(format!(
@@ -390,18 +390,29 @@ fn describe_inserted(inserted: usize, len: usize) -> String {
     }
 }
 
-/// Adds to an error how many items of the call were inserted before, if it is the error of an item that cannot be built
-/// or inserted.
-fn with_inserted(py: Python<'_>, error: PyErr, inserted: usize, len: usize) -> PyErr {
+/// Adds to an error how many of the call's `len` items the table has: `inserted`, and some of the `uncertain` ones after
+/// them. Not if that is obvious: all items were sent, or none was inserted before one that was rejected.
+fn with_inserted(
+    py: Python<'_>,
+    error: PyErr,
+    (inserted, uncertain): (usize, usize),
+    len: usize,
+) -> PyErr {
     let about_an_item =
         errors::is_item_rejection(py, &error) || error.is_instance_of::<PyMemoryError>(py);
-    if inserted == 0 || !about_an_item {
+    let says_enough = if about_an_item {
+        inserted == 0 || uncertain > 0
+    } else {
+        !errors::is_of_storage_or_network(py, &error) || inserted + uncertain == len
+    };
+    if says_enough {
         return error;
     }
-    let text = format!(
-        "; the table has the first {inserted} of {}",
-        count(len, "item")
-    );
+    let has = describe_inserted(inserted, len).replacen("it has", "the table has", 1);
+    let text = match uncertain {
+        0 => format!("; {has}"),
+        uncertain => format!("; {has}, and perhaps some of the next {uncertain}"),
+    };
     errors::append_text(py, error, &text)
 }
 

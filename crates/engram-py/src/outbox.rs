@@ -275,15 +275,15 @@ impl AnyOutbox {
         }
     }
 
-    /// Withdraws the items that are not in their tables. Returns their number, or `None` if the server did not confirm
-    /// it.
-    pub(crate) fn withdraw(self, py: Python<'_>) -> Option<usize> {
+    /// Withdraws the items that are not in their tables. Returns their number, and true; or, if the server did not confirm
+    /// it, the number of items that may not be in their tables, and false.
+    pub(crate) fn withdraw(self, py: Python<'_>) -> (usize, bool) {
         py.detach(|| match self {
-            Self::Local(_, outbox) => Some(outbox.withdraw()),
+            Self::Local(_, outbox) => (outbox.withdraw(), true),
             Self::Remote(_, mut outbox) => {
                 let is_final = outbox.finish(REPLY_GRACE);
                 let left = outbox.items_left();
-                (is_final || left == 0).then_some(left)
+                (left, is_final || left == 0)
             }
         })
     }

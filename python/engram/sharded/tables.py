@@ -218,6 +218,9 @@ class ShardedNative:
                 raise
             self._insert_shard = self._least_loaded()
             result = call(self._stores[self._insert_shard])
+        except UnknownTableError:
+            self._check_all_tables()
+            raise
         self._tables.forget_totals()
         return result
 
@@ -250,6 +253,9 @@ class ShardedNative:
                 self._check()
         try:
             return self._tables.sample(table, n, at_least, timeout, pad)
+        except UnknownTableError:
+            self._check_all_tables()  # names the shard that lacks it, if others have it
+            raise
         finally:
             self._log_changes()
 

@@ -42,6 +42,14 @@ pub(super) const WRITE_NOW_BYTES: usize = 1 << 20;
 /// Calls wait before they make more changes while more bytes than this are appended and not written.
 const MAX_PENDING_BYTES: u64 = 64 << 20;
 
+/// The end of the text about a failure to write that may pass.
+pub(super) const CHANGES_ARE_KEPT: &str =
+    "; the changes are kept in memory, and writing is retried twice a second";
+
+/// The same, for a call that needs space in the buffer of unwritten changes.
+const BUFFER_IS_FULL: &str = "; earlier changes are kept in memory, and writing is retried twice a second; their buffer \
+    is full, so this call has stored nothing more: free disk space, and repeat what is missing";
+
 /// The journal of an open store.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -463,7 +471,15 @@ impl OpSink for TableSink {
     }
 
     fn poll_space(&self, waker: &Waker) -> Poll<Result<()>> {
-        self.journal.poll(waker, || self.journal.has_space())
+        let space = self.journal.poll(waker, || self.journal.has_space());
+        space.map_err(|error| match error {
+            // Unlike other calls during a problem, this one has stored nothing that will be written later.
+            Error::Storage(text) => Error::Storage(match text.strip_suffix(CHANGES_ARE_KEPT) {
+                Some(text) => format!("{text}{BUFFER_IS_FULL}"),
+                None => text,
+            }),
+            other => other,
+        })
     }
 
     fn has_ended(&self) -> bool {

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use super::directory::{FileId, WritableFile};
 use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
 use super::file_names::log_name;
-use super::journal::{Durability, Journal, NOT_LOCKED, WRITE_NOW_BYTES, describe_sync_failure};
+use super::journal::{
+    CHANGES_ARE_KEPT, Durability, Journal, NOT_LOCKED, WRITE_NOW_BYTES, describe_sync_failure,
+};
 use super::kind;
 use super::pending_log::LogEntry;
 
@@ -109,9 +111,7 @@ impl LogWriter {
             let outcome = loop {
                 match self.write(&mut batch.entries) {
                     Err(WriteFailure::Retryable(error)) if !is_last_attempt => {
-                        let problem = format!(
-                            "{error}; the changes are kept in memory, and writing is retried twice a second"
-                        );
+                        let problem = format!("{error}{CHANGES_ARE_KEPT}");
                         self.journal
                             .update_status(0, |status| status.problem = Some(problem));
                         is_last_attempt = self.pause();

@@ -66,15 +66,15 @@ pub fn check_sendable(item: &NewItem) -> Result<()> {
 
 fn check_item_size(bytes: usize, chunks: usize, slices: usize) -> Result<()> {
     let limits = [
-        (bytes, MAX_ITEM_BYTES, "bytes of chunks", "shorter"),
-        (chunks, MAX_ITEM_CHUNKS, "chunks", "longer"),
-        (slices, MAX_ITEM_SLICES, "slices", "longer"),
+        (bytes, MAX_ITEM_BYTES, "bytes of chunks", "lower"),
+        (chunks, MAX_ITEM_CHUNKS, "chunks", "raise"),
+        (slices, MAX_ITEM_SLICES, "slices", "raise"),
     ];
     match limits.iter().find(|(given, max, ..)| given > max) {
         None => Ok(()),
-        Some((given, max, what, chunk_length)) => Err(Error::InvalidArgument(format!(
+        Some((given, max, what, change)) => Err(Error::InvalidArgument(format!(
             "the item is too large for a server: it has {given} {what}; at most {max} are allowed; create smaller \
-             items or use {chunk_length} chunks"
+             items, or {change} the writer's `chunk_length`"
         ))),
     }
 }

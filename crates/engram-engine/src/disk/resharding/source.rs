@@ -179,9 +179,14 @@ pub(super) fn check_agreement(sources: &[Source]) -> Result<()> {
                 continue;
             };
             if let Some((option, one, two)) = first_difference(table, other_table) {
+                let advice = match option {
+                    CURRENT_LIMITER => {
+                        "open both stores, set the same limiter with `set_rate_limiter`, close them and try again"
+                    }
+                    _ => "open the stores with the same options, close them and try again",
+                };
                 return Err(Error::InvalidArgument(format!(
-                    "table `{}`: `{option}` is {one} in {}, but {two} in {}; open the stores with the same options, \
-                     close them and try again",
+                    "table `{}`: {option} is {one} in {}, but {two} in {}; {advice}",
                     table.options.name,
                     first.name(),
                     other.name()
@@ -192,7 +197,9 @@ pub(super) fn check_agreement(sources: &[Source]) -> Result<()> {
     Ok(())
 }
 
-/// The first option that differs, and its values.
+const CURRENT_LIMITER: &str = "the current rate limiter";
+
+/// The name of the first option that differs, and its values.
 fn first_difference(
     one: &SourceTable,
     two: &SourceTable,
@@ -214,22 +221,22 @@ fn first_difference(
             note,
         } = &*table.options;
         [
-            ("max_size", format!("{max_size}")),
-            ("max_bytes", describe_option(max_bytes.as_ref())),
+            ("`max_size`", format!("{max_size}")),
+            ("`max_bytes`", describe_option(max_bytes.as_ref())),
             (
-                "max_times_sampled",
+                "`max_times_sampled`",
                 match max_times_sampled {
                     0 => "unlimited".into(),
                     _ => format!("{max_times_sampled}"),
                 },
             ),
-            ("ttl", describe_ttl(*ttl)),
-            ("sampler", describe_selector(sampler)),
-            ("remover", describe_selector(remover)),
-            ("rate_limiter", describe_limits(limits)),
-            ("rate_limiter", describe_limits(&limiter.limits)),
-            ("signature", describe_option(signature.as_ref())),
-            ("note", describe_option(note.as_ref())),
+            ("`ttl`", describe_ttl(*ttl)),
+            ("`sampler`", describe_selector(sampler)),
+            ("`remover`", describe_selector(remover)),
+            ("`rate_limiter`", describe_limits(limits)),
+            (CURRENT_LIMITER, describe_limits(&limiter.limits)),
+            ("`signature`", describe_option(signature.as_ref())),
+            ("`note`", describe_option(note.as_ref())),
         ]
     };
     let pairs = describe(one).into_iter().zip(describe(two));

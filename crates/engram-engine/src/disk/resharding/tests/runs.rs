@@ -274,12 +274,15 @@ fn tables_that_disagree_are_refused() {
     engine.close().unwrap();
     let text = stores.refuse_both();
     assert!(
-        text.starts_with("table `t`: `rate_limiter` is MinSize(samples_per_insert=1, min_size="),
+        text.starts_with(
+            "table `t`: the current rate limiter is MinSize(samples_per_insert=1, min_size="
+        ),
         "{text}"
     );
     assert!(
         text.contains(
-            "but Queue(samples_per_insert=1, min_size=1, min_diff=0, max_diff=9) in F/two"
+            "but Queue(samples_per_insert=1, min_size=1, min_diff=0, max_diff=9) in F/two; open both stores, set the same \
+             limiter with `set_rate_limiter`, close them and try again"
         ),
         "{text}"
     );
