@@ -218,9 +218,9 @@ def test_a_full_buffer_is_named_and_what_was_stored(tmp_path):
     path = tmp_path / "store"
     size, batch, single = run_in_process(fills_the_buffer, path, "process").splitlines()
     text = (
-        f"changes cannot be written to {path}: File too large; earlier changes are kept in memory, and writing is retried "
-        "twice a second; their buffer is full, so this call has stored nothing more: free disk space, and repeat what is "
-        "missing"
+        f"changes cannot be written to {path}: File too large; earlier changes are kept in memory, and writing is "
+        "retried twice a second; their buffer is full, so this call has stored nothing more: free disk space, and "
+        "repeat what is missing"
     )
     assert 0 < int(size) < 100
     assert batch == f"{text}; the table has the first {size} of 100 items"

@@ -293,8 +293,8 @@ def test_arguments_of_the_writer():
 
 def test_items_of_buffers_are_rejected(open_store):
     text = (
-        "each of `items` must be a Transitions, Sequences or Episodes of engram.gymnasium, which has a `table`, and not "
-        "of engram.buffers; got Transitions(n_step=3, discount=0.5) (Transitions)"
+        "each of `items` must be a Transitions, Sequences or Episodes of engram.gymnasium, which has a `table`, and "
+        "not of engram.buffers; got Transitions(n_step=3, discount=0.5) (Transitions)"
     )
     with raises(InvalidArgumentError, text):
         open_writer(open_store(engram.Table("replay")), items=[engram.buffers.Transitions(n_step=3, discount=0.5)])

@@ -202,8 +202,8 @@ def test_a_shard_that_lost_a_table_is_named(start_servers):
     with engram.Client(servers[1].address) as second:
         second.drop_table("t")
     text = (
-        f"shard 0 (at {servers[0].address}) has a table `t`, shard 1 (at {servers[1].address}) has not; all shards must "
-        "have the same tables: create it there"
+        f"shard 0 (at {servers[0].address}) has a table `t`, shard 1 (at {servers[1].address}) has not; all shards "
+        "must have the same tables: create it there"
     )
     time.sleep(0.2)  # what the client knows of the tables is older than 0.1 s then
     with raises(UnknownTableError, text):
