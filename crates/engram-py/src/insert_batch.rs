@@ -400,12 +400,12 @@ fn with_inserted(
 ) -> PyErr {
     let about_an_item =
         errors::is_item_rejection(py, &error) || error.is_instance_of::<PyMemoryError>(py);
-    let says_enough = if about_an_item {
+    let is_obvious = if about_an_item {
         inserted == 0 || uncertain > 0
     } else {
         !errors::is_of_storage_or_network(py, &error) || inserted + uncertain == len
     };
-    if says_enough {
+    if is_obvious {
         return error;
     }
     let has = describe_inserted(inserted, len).replacen("it has", "the table has", 1);
