@@ -12,6 +12,7 @@ def dropped_items_text(text: str) -> str:
 
     "They stay queued" becomes "they are dropped", and the advice becomes to sample in another thread.
     """
+    text = re.sub(r", and `flush` sends (?:it|them) again$", "", text)
     text = text.replace("it stays queued", "it is dropped").replace("they stay queued", "they are dropped")
     text = re.sub(r" \(`max_(?:waiting|in_flight)_items` = \d+\)", " (these items are dropped)", text)
     advice = ": sample in another thread meanwhile, or read into a table that does not wait"

@@ -185,7 +185,8 @@ impl Sender {
             }
         }
         // Reports the errors of earlier items before anything is written.
-        self.outbox.collect_finished(py)?;
+        let collected = self.outbox.collect_finished(py);
+        collected.map_err(|error| items_stay_queued(py, error))?;
         let in_flight = self.outbox.in_flight();
         if !self.waits_for_tables || in_flight == 0 {
             return Ok(());
@@ -200,7 +201,7 @@ impl Sender {
         }
         let until = Until::InFlightAtMost(self.max_in_flight - 1);
         let deadline = self.deadline();
-        if self.outbox.wait_for_others(py, until, deadline)? == WaitEnd::Done {
+        if self.wait_for_others(py, until, deadline)? == WaitEnd::Done {
             return Ok(());
         }
         let text = format!(
@@ -211,6 +212,16 @@ impl Sender {
             self.describe_block(py, ": sample before you write more")?
         );
         Err(errors::to_py(py, &Error::Backpressure(text)))
+    }
+
+    fn wait_for_others(
+        &mut self,
+        py: Python<'_>,
+        until: Until,
+        deadline: Option<Instant>,
+    ) -> PyResult<WaitEnd> {
+        let waited = self.outbox.wait_for_others(py, until, deadline);
+        waited.map_err(|error| items_stay_queued(py, error))
     }
 
     /// Of the steps `next..total`, returns the end of those that may be written before [`Sender::wait_for_capacity`]
@@ -248,7 +259,7 @@ impl Sender {
         }
         let deadline = self.deadline();
         let until = Until::WaitingAtMost(allowed);
-        if self.outbox.wait_for_others(py, until, deadline)? == WaitEnd::Done {
+        if self.wait_for_others(py, until, deadline)? == WaitEnd::Done {
             return Ok(self.outbox.in_flight());
         }
         let unsent = match unsent {
@@ -387,7 +398,7 @@ impl Sender {
             allowed => Until::InFlightAtMost(allowed),
         };
         let deadline = timeout.deadline();
-        if self.outbox.wait_for_others(py, until, deadline)? == WaitEnd::Done {
+        if self.wait_for_others(py, until, deadline)? == WaitEnd::Done {
             return Ok(());
         }
         let left = self.items_left(py);
@@ -409,6 +420,22 @@ impl Sender {
             format!("{left} {items}{after}; {queued}{why}")
         };
         Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
+    }
+}
+
+/// Adds to the error of a lost server that the writer keeps its items.
+fn items_stay_queued(py: Python<'_>, error: PyErr) -> PyErr {
+    let text = error.value(py).to_string();
+    if text.ends_with("1 item not acknowledged") {
+        errors::append_text(py, error, "; it stays queued, and `flush` sends it again")
+    } else if text.ends_with("items not acknowledged") {
+        errors::append_text(
+            py,
+            error,
+            "; they stay queued, and `flush` sends them again",
+        )
+    } else {
+        error
     }
 }
 
