@@ -116,7 +116,8 @@ class ExpiredStepError(EngramError, ValueError):
 class ForkedError(EngramError, RuntimeError):
     """A store, server, writer, scan or replay buffer created before `fork` is used in the child process.
 
-    Its threads and locks exist in the parent only. Create a new one in the child.
+    Its threads and locks exist in the parent only. Create a new one in the child. To share the tables of a store, serve
+    them with a `Server`, and use a `Client` in the child.
     """
 
 

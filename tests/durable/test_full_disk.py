@@ -162,7 +162,7 @@ def has_a_disk_that_does_not_write(path, durability):
 
 
 def fills_the_buffer(path, durability):
-    """Prints the errors of `insert_batch` and `insert` once the buffer of changes that cannot be written is full."""
+    """Prints the errors of calls once the buffer of changes that cannot be written is full."""
     store = Store.open(path, tables(), durability=durability)
     limit_file_size(0)
     x = np.random.default_rng(0).integers(0, 256, (100, 1 << 20), np.uint8)
@@ -172,7 +172,13 @@ def fills_the_buffer(path, durability):
     with pytest.raises(StorageError) as error:
         store.insert({"x": x[0]}, {"drawn": 1.0})
     assert store.info()["drawn"].size == size
-    os.write(1, f"{size}\n{batch_error.value}\n{error.value}\n".encode())
+    with pytest.raises(StorageError) as delete_error:
+        store.delete("drawn", [store.peek("drawn", 1).items[0].key], wait=False)
+    assert store.info()["drawn"].size == size - 1
+    with pytest.raises(StorageError) as sample_error:
+        store.sample("drawn", 1)
+    errors = [batch_error.value, error.value, delete_error.value, sample_error.value]
+    os.write(1, "\n".join(map(str, [size, *errors])).encode())
     kill_this_process()
 
 
@@ -216,15 +222,15 @@ def test_a_disk_that_cannot_keep_up_is_named(tmp_path):
 
 def test_a_full_buffer_is_named_and_what_was_stored(tmp_path):
     path = tmp_path / "store"
-    size, batch, single = run_in_process(fills_the_buffer, path, "process").splitlines()
+    size, batch, single, delete, sample = run_in_process(fills_the_buffer, path, "process").splitlines()
     text = (
         f"changes cannot be written to {path}: File too large; earlier changes are kept in memory, and writing is "
-        "retried twice a second; their buffer is full, so this call has stored nothing more: free disk space, and "
-        "repeat what is missing"
+        "retried twice a second; their buffer is full: free disk space"
     )
     assert 0 < int(size) < 100
-    assert batch == f"{text}; the table has the first {size} of 100 items"
-    assert single == text
+    assert batch == f"{text}, and repeat what this call has not stored; the table has the first {size} of 100 items"
+    assert single == f"{text}, and insert the item again: it is not stored"
+    assert [delete, sample] == [text, text]
 
 
 OPEN_WITH_LIMIT = """

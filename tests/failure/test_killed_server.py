@@ -274,7 +274,9 @@ def test_a_batch_that_is_interrupted_names_the_items_that_were_inserted(tmp_path
             inserting.result()
         server.start()
         size = client.info()["t"].size
-    text = r"; the table has the first (\d+) of 3000000 items, and perhaps some of the next (\d+)$"
+    text = (
+        r"; the server has acknowledged the first (\d+) of 3000000 items, and perhaps inserted some of the next (\d+)$"
+    )
     found = re.search(text, str(raised.value))
     assert found, str(raised.value)
     first, uncertain = map(int, found.groups())

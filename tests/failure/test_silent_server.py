@@ -68,12 +68,12 @@ def test_an_insert_that_times_out_names_the_tables_that_have_the_item(proxy):
             inserting.result()
 
 
-def test_a_slow_server_delays_a_timeout_only_by_one_round_trip(proxy):
+def test_a_slow_server_does_not_delay_a_timeout(proxy):
     proxy.store.insert({"x": 1}, {"q": 1.0})
     with Client(proxy.address) as client:
         client.insert({"x": 1}, {"t": 1.0})  # connects
-        proxy.delay(1.0)
+        proxy.delay(10.0)
         started = time.monotonic()
         with pytest.raises(DeadlineExceededError):
             client.insert({"x": 2}, {"q": 1.0}, timeout=0)
-        assert time.monotonic() - started < 3.5
+        assert time.monotonic() - started < 4.0

@@ -5,10 +5,11 @@ import time
 
 import numpy as np
 import pytest
+from helpers.support import BackgroundCall
 
 import engram
 from engram import Table, selectors
-from engram.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError, UnknownTableError
+from engram.errors import ClosedError, DeadlineExceededError, InvalidArgumentError, UnavailableError, UnknownTableError
 
 UNUSED = "127.0.0.1:9"
 
@@ -73,14 +74,38 @@ def test_a_shard_that_cannot_be_reached_is_named_and_the_others_go_on(start_serv
     assert client.info()["t"].size == 0
 
 
-@pytest.mark.parametrize("reached", [0, 1])
-def test_a_timeout_holds_while_a_shard_cannot_be_reached(start_servers, reached):
-    addresses = [server.address for server in start_servers([Table("t")], reached)]
-    client = engram.ShardedClient([*addresses, UNUSED, "127.0.0.1:10"], reconnect_timeout=30.0)
+@pytest.mark.parametrize("timeout", [0.3, np.float32(0.3)])
+def test_a_timeout_holds_while_no_shard_can_be_reached(timeout):
+    client = engram.ShardedClient([UNUSED, "127.0.0.1:10"], reconnect_timeout=30.0)
     began = time.monotonic()
-    with pytest.raises(DeadlineExceededError, match="no reply"):
-        client.sample("t", 1, timeout=0.3)
+    text = f"no reply of shard 0 (at {UNUSED}), shard 1 (at 127.0.0.1:10) in 0.3 s (`timeout`)"
+    with raises(DeadlineExceededError, text):
+        client.sample("t", 1, timeout=timeout)
     assert time.monotonic() - began < 10.0
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_timeout_holds_while_a_shard_cannot_be_reached(start_servers, order):
+    [server] = start_servers([Table("t")], 1)
+    client = engram.ShardedClient([UNUSED, server.address][::order], reconnect_timeout=30.0)
+    shard = 0 if order == 1 else 1
+    waiting = BackgroundCall(client.info)
+    for _ in range(2):
+        began = time.monotonic()
+        with raises(DeadlineExceededError, f"table `t`: no reply of shards {shard} (at {UNUSED}) in 0.3 s (`timeout`)"):
+            client.sample("t", 1, timeout=0.3)
+        assert time.monotonic() - began < 10.0
+    client.close()
+    with pytest.raises((ClosedError, UnavailableError)):
+        waiting.result()
+
+
+def test_a_first_sample_may_have_a_timeout_of_0(start_servers):
+    servers = start_servers([Table("t")], 2)
+    with engram.Client(servers[0].address) as one:
+        one.insert_batch("t", {"x": np.arange(100)})
+    client = client_of(*servers)
+    assert len(client.sample("t", 2, at_least=1, timeout=0)) == 2
 
 
 def test_two_servers_with_one_shard_id(start_servers):

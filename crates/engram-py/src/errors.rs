@@ -114,10 +114,14 @@ pub(crate) fn is_item_rejection(py: Python<'_>, error: &PyErr) -> bool {
     name.is_ok_and(|name| kinds.iter().any(|kind| name == *kind))
 }
 
-/// True for an error of a store's disk, or of a server that cannot be reached.
-pub(crate) fn is_of_storage_or_network(py: Python<'_>, error: &PyErr) -> bool {
-    let name = error.get_type(py).name();
-    name.is_ok_and(|name| name == "StorageError" || name == "UnavailableError")
+/// True for an error of a store's disk.
+pub(crate) fn is_storage(py: Python<'_>, error: &PyErr) -> bool {
+    (error.get_type(py).name()).is_ok_and(|name| name == "StorageError")
+}
+
+/// True for the error of a server that cannot be reached.
+pub(crate) fn is_unavailable(py: Python<'_>, error: &PyErr) -> bool {
+    (error.get_type(py).name()).is_ok_and(|name| name == "UnavailableError")
 }
 
 /// True for an error that the structure or the columns of data may have caused.

@@ -403,15 +403,24 @@ fn with_inserted(
     let is_obvious = if about_an_item {
         inserted == 0 || uncertain > 0
     } else {
-        !errors::is_of_storage_or_network(py, &error) || inserted + uncertain == len
+        !errors::is_storage(py, &error) && !errors::is_unavailable(py, &error)
+            || inserted + uncertain == len
     };
     if is_obvious {
         return error;
     }
-    let has = describe_inserted(inserted, len).replacen("it has", "the table has", 1);
-    let text = match uncertain {
-        0 => format!("; {has}"),
-        uncertain => format!("; {has}, and perhaps some of the next {uncertain}"),
+    let text = if errors::is_unavailable(py, &error) {
+        let acknowledged = match inserted {
+            0 => "none".into(),
+            inserted => format!("the first {inserted}"),
+        };
+        let items = count(len, "item");
+        format!(
+            "; the server has acknowledged {acknowledged} of {items}, and perhaps inserted some of the next {uncertain}"
+        )
+    } else {
+        let has = describe_inserted(inserted, len).replacen("it has", "the table has", 1);
+        format!("; {has}")
     };
     errors::append_text(py, error, &text)
 }

@@ -25,7 +25,15 @@ pub(crate) fn insert_local(
     deadline: Option<Instant>,
     describe: &DescribeWait<'_>,
 ) -> PyResult<Vec<bool>> {
-    wait_for(py, &mut engine.journal_space(), deadline)?;
+    if let Err(error) = wait_for(py, &mut engine.journal_space(), deadline) {
+        let is_storage = errors::is_storage(py, &error);
+        let advice = ", and insert the item again: it is not stored";
+        return Err(if is_storage {
+            errors::append_text(py, error, advice)
+        } else {
+            error
+        });
+    }
     let tickets = detached(py, || {
         let tables = names.iter().map(|name| engine.table(name));
         let tables = tables.collect::<Result<Vec<_>>>()?;

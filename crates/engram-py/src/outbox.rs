@@ -93,7 +93,16 @@ impl AnyOutbox {
         if let Self::Local(_, outbox) = self
             && let Some(mut space) = outbox.journal_space()
         {
-            return Ok(wait_for(py, &mut space, deadline)?.is_some());
+            let waited = wait_for(py, &mut space, deadline);
+            return match waited {
+                Ok(space) => Ok(space.is_some()),
+                Err(error) if errors::is_storage(py, &error) => Err(errors::append_text(
+                    py,
+                    error,
+                    ", and repeat what this call has not stored",
+                )),
+                Err(error) => Err(error),
+            };
         }
         Ok(true)
     }

@@ -72,8 +72,8 @@ class Cluster:
 
         Args:
             reconnect_timeout: Seconds to wait for an unreachable shard. After that, calls continue with the others, as
-                those of every `ShardedClient` do, and those that need this shard raise `UnavailableError`. Ray needs a
-                few seconds to restart a shard, and longer to notice that a node has died.
+                those of every `ShardedClient` do. Ray needs a few seconds to restart a shard, and longer to notice that
+                a node has died.
 
         Raises:
             InvalidArgumentError: `reconnect_timeout` is not above 0.

@@ -92,7 +92,6 @@ class _Follower:
     def _apply(self, client: "engram.ShardedClient", view: "ClusterView") -> bool:
         """Passes the addresses on; returns False if the client is closed."""
         self._version = view.version
-        self._log_restarts(view)
         addresses = view.addresses
         if addresses is not None and addresses != self._addresses:
             try:
@@ -101,6 +100,8 @@ class _Follower:
                 return False
             except Exception:
                 logger.exception("cluster `%s`: a client cannot use the addresses %s", self._name, addresses)
+            else:
+                self._log_restarts(view)
             self._addresses = addresses
         if view.problem and view.problem != self._problem:
             if not self._problem:

@@ -107,7 +107,7 @@ class ShardedClient(TableStore):
         Writers and calls continue as after `Client.set_address`. Writers to a shard that does not exist any more
         continue with shard `i % N`, where `i` is the index of the old one and `N` the new number. Create new
         datasets and scans after resharding: a dataset that exists already keeps its number of connections, the `i`-th
-        of them to shard `i % N`, and a scan ends with an error.
+        of them to shard `i % N`, and a scan ends with an error when its server ends.
 
         Args:
             addresses: `host:port` of each server. Shard `i` is at `addresses[i]`.

@@ -1,11 +1,13 @@
 """Calls to the tables of all shards: the counterpart of the native `Store` of a client."""
 
 import logging
+import math
 import random
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +22,9 @@ __all__ = ["ShardedNative"]
 
 SHARD_KEY_BITS = 53
 """Number of random bits of a key; its shard id is above them."""
+
+REPLY_GRACE = 0.75
+"""Seconds that replies may take in addition to a timeout, as in native calls."""
 
 _log = logging.getLogger("engram")
 
@@ -66,29 +71,42 @@ class ShardedNative:
     def _check(self, timeout: float | None = None) -> None:
         """Checks that the shards that were not checked yet match the others; later ones that cannot be reached now.
 
-        `timeout` limits the wait for their replies, in seconds.
+        `timeout` limits the wait for their replies, in seconds; they have `REPLY_GRACE` in addition.
         """
         if not self._unchecked:
             return
-        deadline = None if timeout is None else time.monotonic() + timeout
         self._tables.connect()
+        reachable = self._tables.reachable()
+        asked = [shard for shard in sorted(self._unchecked) if reachable[shard]]
+        replies = self._request_infos(asked, None if timeout is None else timeout + REPLY_GRACE)
+        error = None
         with self._lock:
-            error: EngramError | None = None
-            for shard in sorted(self._unchecked):
-                if not self._tables.reachable()[shard]:
-                    continue
-                try:
-                    infos = self._stores[shard].info(_seconds_until(deadline))
-                except (UnavailableError, DeadlineExceededError) as no_reply:
-                    error = no_reply
-                    continue
-                self._check_shard(shard, {info["name"]: info for info in infos})
-                self._unchecked.discard(shard)
-            if len(self._unchecked) == len(self._stores):
-                names = ", ".join(self._name(shard) for shard in range(len(self._stores)))
-                if isinstance(error, DeadlineExceededError):
-                    raise DeadlineExceededError(f"no reply of {names} in {timeout:g} s (`timeout`)") from error
-                raise UnavailableError(f"no shard can be reached: {names}") from error
+            for shard, reply in replies.items():
+                if isinstance(reply, EngramError):
+                    error = reply
+                elif shard in self._unchecked:
+                    self._check_shard(shard, {info["name"]: info for info in reply})
+                    self._unchecked.discard(shard)
+            if len(self._unchecked) < len(self._stores):
+                return
+        if isinstance(error, DeadlineExceededError):
+            names = ", ".join(self._name(shard) for shard in asked)
+            raise DeadlineExceededError(f"no reply of {names} in {timeout:g} s (`timeout`)") from error
+        names = ", ".join(self._name(shard) for shard in range(len(self._stores)))
+        raise UnavailableError(f"no shard can be reached: {names}") from error
+
+    def _request_infos(
+        self, shards: list[int], timeout: float | None
+    ) -> dict[int, list[dict[str, Any]] | DeadlineExceededError | UnavailableError]:
+        """Requests the infos of shards at the same time; returns them, or why there are none."""
+        futures = {shard: _call_in_thread(partial(self._stores[shard].info, timeout)) for shard in shards}
+        replies: dict[int, list[dict[str, Any]] | DeadlineExceededError | UnavailableError] = {}
+        for shard, future in futures.items():
+            try:
+                replies[shard] = future.result()
+            except (DeadlineExceededError, UnavailableError) as error:
+                replies[shard] = error
+        return replies
 
     def _check_shard(self, shard: int, tables: dict[str, dict[str, Any]]) -> None:
         number = self._tables.shard_ids()[shard]
@@ -109,6 +127,20 @@ class ShardedNative:
         (first, tables), *rest = self.each(lambda store: {info["name"]: info for info in store.info()}).items()
         for shard, others in rest:
             _check_same_tables(self._name(first), tables, self._name(shard), others)
+
+    def _name_lacking_shard(self, table: str, error: UnknownTableError) -> None:
+        """Raises an error that names the shard without the table, if another one has it."""
+        replies = self._request_infos(self._reachable(), REPLY_GRACE)
+        has, lacks = None, None
+        for shard, reply in replies.items():
+            if isinstance(reply, EngramError):
+                continue
+            if any(info["name"] == table for info in reply):
+                has = self._name(shard)
+            else:
+                lacks = self._name(shard)
+        if has is not None and lacks is not None:
+            raise _missing_table(table, has, lacks) from error
 
     def _log_changes(self) -> None:
         """Logs which shards cannot be reached any more, and which can again."""
@@ -218,9 +250,6 @@ class ShardedNative:
                 raise
             self._insert_shard = self._least_loaded()
             result = call(self._stores[self._insert_shard])
-        except UnknownTableError:
-            self._check_all_tables()
-            raise
         self._tables.forget_totals()
         return result
 
@@ -245,16 +274,11 @@ class ShardedNative:
         """Samples all shards."""
         if self._unchecked:
             # The native call checks what is not a number of seconds.
-            if isinstance(timeout, int | float) and timeout >= 0:
-                began = time.monotonic()
-                self._check(timeout)
-                timeout = max(0.0, timeout - (time.monotonic() - began))
-            else:
-                self._check()
+            self._check(float(timeout) if isinstance(timeout, Real) and 0 <= timeout < math.inf else None)
         try:
             return self._tables.sample(table, n, at_least, timeout, pad)
-        except UnknownTableError:
-            self._check_all_tables()  # names the shard that lacks it, if others have it
+        except UnknownTableError as error:
+            self._name_lacking_shard(table, error)
             raise
         finally:
             self._log_changes()
@@ -385,10 +409,6 @@ class ShardedNative:
             raise error
 
 
-def _seconds_until(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
 _COMPARED = ("sampler", "remover", "max_times_sampled", "signature")
 """The options that a table must have in common on all shards. Its limits may differ."""
 
@@ -399,9 +419,7 @@ def _check_same_tables(
     for name, has, lacks in [(name, first, second) for name in tables.keys() - others.keys()] + [
         (name, second, first) for name in others.keys() - tables.keys()
     ]:
-        raise UnknownTableError(
-            f"{has} has a table `{name}`, {lacks} has not; all shards must have the same tables: create it there"
-        )
+        raise _missing_table(name, has, lacks)
     for name, info in tables.items():
         for option in _COMPARED:
             if info[option] != others[name][option]:
@@ -409,3 +427,23 @@ def _check_same_tables(
                     f"table `{name}`: `{option}` differs: {info[option]!r} on {first}, {others[name][option]!r} on "
                     f"{second}; all shards must have the same tables"
                 )
+
+
+def _call_in_thread(call: Callable[[], T]) -> Future[T]:
+    """Calls in a thread that does not keep the process alive."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001, raised by `result`
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="engram-shard").start()
+    return future
+
+
+def _missing_table(table: str, has: str, lacks: str) -> UnknownTableError:
+    return UnknownTableError(
+        f"{has} has a table `{table}`, {lacks} has not; all shards must have the same tables: create it there"
+    )

@@ -48,7 +48,7 @@ pub(super) const CHANGES_ARE_KEPT: &str =
 
 /// The same, for a call that needs space in the buffer of unwritten changes.
 const BUFFER_IS_FULL: &str = "; earlier changes are kept in memory, and writing is retried twice a second; their buffer \
-    is full, so this call has stored nothing more: free disk space, and repeat what is missing";
+    is full: free disk space";
 
 /// The journal of an open store.
 #[derive(Debug)]
@@ -473,7 +473,6 @@ impl OpSink for TableSink {
     fn poll_space(&self, waker: &Waker) -> Poll<Result<()>> {
         let space = self.journal.poll(waker, || self.journal.has_space());
         space.map_err(|error| match error {
-            // Unlike other calls during a problem, this one has stored nothing that will be written later.
             Error::Storage(text) => Error::Storage(match text.strip_suffix(CHANGES_ARE_KEPT) {
                 Some(text) => format!("{text}{BUFFER_IS_FULL}"),
                 None => text,

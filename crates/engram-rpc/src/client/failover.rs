@@ -92,20 +92,23 @@ impl Failover {
         moved.entry(table.into()).or_default().extend(keys);
     }
 
-    /// Deletes the moved items.
+    /// Deletes the moved items, and forgets those whose deletion is confirmed.
     pub(crate) async fn delete_moved_items(&self, connection: &Connection) -> Result<(), Status> {
         let _deleting = self.deleting.lock().await;
-        let moved = std::mem::take(&mut *self.moved.lock());
-        if moved.values().all(Vec::is_empty) {
+        // They stay in `self.moved` until then, because this future can be dropped.
+        let moved = self.moved.lock().clone();
+        if moved.values().all(Vec::is_empty) || delete(connection, &moved).await? == Durable(false)
+        {
             return Ok(());
         }
-        let outcome = delete(connection, &moved).await;
-        if outcome.is_err() {
-            for (table, keys) in moved {
-                self.add_moved_items(&table, keys.into_iter());
+        let mut left = self.moved.lock();
+        for (table, keys) in moved {
+            // Others were added behind them meanwhile.
+            if let Some(left) = left.get_mut(&table) {
+                left.drain(..keys.len());
             }
         }
-        outcome
+        Ok(())
     }
 
     /// Connects to a server as soon as possible, so that it deletes the moved items and is used again.
@@ -132,8 +135,15 @@ impl Failover {
     }
 }
 
+/// False if the server has deleted the items, but its disk cannot store that now.
+#[derive(PartialEq)]
+struct Durable(bool);
+
 /// Deletes items by table. Tables that do not exist any more are skipped; fails if anything else prevents a deletion.
-async fn delete(connection: &Connection, items: &BTreeMap<String, Vec<u64>>) -> Result<(), Status> {
+async fn delete(
+    connection: &Connection,
+    items: &BTreeMap<String, Vec<u64>>,
+) -> Result<Durable, Status> {
     let requests: Vec<_> = (items.iter())
         .flat_map(|(table, keys)| keys.chunks(MAX_KEYS).map(move |keys| (table, keys)))
         .zip(0..)
@@ -150,12 +160,17 @@ async fn delete(connection: &Connection, items: &BTreeMap<String, Vec<u64>>) -> 
         .change(tokio_stream::iter(requests))
         .await?
         .into_inner();
+    let mut durable = true;
     for _ in 0..count {
         let response = responses.message().await?;
         let why = match response.and_then(|response| response.outcome) {
             Some(Outcome::Matched(_)) => continue,
             Some(Outcome::Error(error)) => match decode_error(error) {
                 Error::UnknownTable { .. } => continue,
+                Error::Storage(_) => {
+                    durable = false;
+                    continue;
+                }
                 error => format!(": {error}"),
             },
             None => String::new(),
@@ -164,5 +179,5 @@ async fn delete(connection: &Connection, items: &BTreeMap<String, Vec<u64>>) -> 
             "it did not confirm the deletion of items that this client has sent to another shard{why}"
         )));
     }
-    Ok(())
+    Ok(Durable(durable))
 }

@@ -153,18 +153,22 @@ impl ShardedTables {
     async fn refresh(&self, table: &str, max_age: Duration) -> Result<()> {
         let stale = self.with_totals(table, |totals| totals.older_than(max_age));
         let reachable = stale.into_iter().filter(|shard| self.is_reachable(*shard));
-        let infos =
-            reachable.map(|shard| async move { (shard, self.clients[shard].infos().await) });
+        let infos = reachable.map(|shard| async move {
+            let infos = self.clients[shard].infos().await;
+            // At once, because a timeout may drop this future while another shard has not replied.
+            let mut known = infos.iter().flatten();
+            if let Some(info) = known.find(|info| info.options.name == table) {
+                self.with_totals(table, |totals| totals.set(shard, info));
+            }
+            (shard, infos)
+        });
         let mut last_error = None;
         for (shard, infos) in futures_util::future::join_all(infos).await {
             match infos {
                 Ok(infos) => {
-                    let mut infos = infos.into_iter();
-                    let Some(info) = infos.find(|info| info.options.name == table) else {
-                        self.check_table(shard, table).await?;
-                        continue; // it was just created
-                    };
-                    self.with_totals(table, |totals| totals.set(shard, &info));
+                    if infos.iter().all(|info| info.options.name != table) {
+                        self.check_table(shard, table).await?; // it may just have been created
+                    }
                 }
                 Err(error @ Error::Unavailable(_)) => {
                     self.note_unreachable(shard);
@@ -192,10 +196,10 @@ impl ShardedTables {
         self.clients[shard].connector().failover.set_unreachable();
     }
 
-    /// The error if shards did not reply in time.
-    fn no_reply(&self, request: &BatchRequest) -> Error {
+    /// The error if shards did not reply in time: those whose totals are older than `max_age`.
+    fn no_reply(&self, request: &BatchRequest, max_age: Duration) -> Error {
         let table = &request.table;
-        let late = self.with_totals(table, |totals| totals.older_than(MAX_TOTALS_AGE));
+        let late = self.with_totals(table, |totals| totals.older_than(max_age));
         let late: Vec<_> = (late.into_iter())
             .map(|shard| format!("{shard} (at {})", self.clients[shard].address()))
             .collect();

@@ -194,8 +194,12 @@ impl ShardedSample {
             return refresh.await;
         };
         let reply_by = tokio::time::Instant::from_std(deadline + REPLY_GRACE);
+        let began = Instant::now();
         let refreshed = tokio::time::timeout_at(reply_by, refresh).await;
-        refreshed.unwrap_or_else(|_| Err(self.tables.no_reply(&self.request)))
+        refreshed.unwrap_or_else(|_| {
+            let max_age = max_age + began.elapsed();
+            Err(self.tables.no_reply(&self.request, max_age))
+        })
     }
 
     fn divide(&self) -> Vec<ShardDraws> {
