@@ -75,8 +75,7 @@ impl Failover {
         }
     }
 
-    /// Returns the connector of another shard that can probably be reached: the first one after this, in a
-    /// circle.
+    /// Returns the connector of another shard that can probably be reached: the first one after this, in a circle.
     pub(crate) fn reachable_peer(&self) -> Option<Arc<Connector>> {
         let peers = self.peers.read();
         let peers: Vec<_> = peers.iter().filter_map(Weak::upgrade).collect();
@@ -97,10 +96,10 @@ impl Failover {
         let _deleting = self.deleting.lock().await;
         // They stay in `self.moved` until then, because this future can be dropped.
         let moved = self.moved.lock().clone();
-        if moved.values().all(Vec::is_empty) || delete(connection, &moved).await? == Durable(false)
-        {
+        if moved.values().all(Vec::is_empty) {
             return Ok(());
         }
+        delete(connection, &moved).await?;
         let mut left = self.moved.lock();
         for (table, keys) in moved {
             // Others were added behind them meanwhile.
@@ -135,15 +134,8 @@ impl Failover {
     }
 }
 
-/// False if the server has deleted the items, but its disk cannot store that now.
-#[derive(PartialEq)]
-struct Durable(bool);
-
 /// Deletes items by table. Tables that do not exist any more are skipped; fails if anything else prevents a deletion.
-async fn delete(
-    connection: &Connection,
-    items: &BTreeMap<String, Vec<u64>>,
-) -> Result<Durable, Status> {
+async fn delete(connection: &Connection, items: &BTreeMap<String, Vec<u64>>) -> Result<(), Status> {
     let requests: Vec<_> = (items.iter())
         .flat_map(|(table, keys)| keys.chunks(MAX_KEYS).map(move |keys| (table, keys)))
         .zip(0..)
@@ -160,17 +152,14 @@ async fn delete(
         .change(tokio_stream::iter(requests))
         .await?
         .into_inner();
-    let mut durable = true;
     for _ in 0..count {
         let response = responses.message().await?;
         let why = match response.and_then(|response| response.outcome) {
             Some(Outcome::Matched(_)) => continue,
             Some(Outcome::Error(error)) => match decode_error(error) {
-                Error::UnknownTable { .. } => continue,
-                Error::Storage(_) => {
-                    durable = false;
-                    continue;
-                }
+                // A server whose disk is full has deleted the items in memory. They must not be deleted again later:
+                // a writer may have sent them to this server again by then.
+                Error::UnknownTable { .. } | Error::Storage(_) => continue,
                 error => format!(": {error}"),
             },
             None => String::new(),
@@ -179,5 +168,5 @@ async fn delete(
             "it did not confirm the deletion of items that this client has sent to another shard{why}"
         )));
     }
-    Ok(Durable(durable))
+    Ok(())
 }
