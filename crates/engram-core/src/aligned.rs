@@ -77,6 +77,12 @@ impl AlignedBytes {
         }
     }
 
+    /// True if the memory is on the heap, and not that of a [`MemoryOwner`].
+    #[must_use]
+    pub fn is_on_heap(&self) -> bool {
+        self.owner.is_none()
+    }
+
     /// Stores a number at `index`, counted in numbers, with one instruction: if the process is killed, the memory has the
     /// old or the new number. In the order of instructions, this precedes all later writes and follows all earlier ones.
     ///

@@ -139,10 +139,10 @@ impl SumTree<FixedSums> {
         })
     }
 
-    /// The memory of the sums of each level, for settings such as huge pages.
-    pub(crate) fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
+    /// The memory of the sums of each level.
+    pub(crate) fn memory(&mut self) -> impl Iterator<Item = &mut AlignedBytes> {
         let levels = self.levels.iter_mut();
-        levels.flat_map(|level| [&mut *level.sums.0, &mut *level.mins.0])
+        levels.flat_map(|level| [&mut level.sums.0, &mut level.mins.0])
     }
 }
 

@@ -37,7 +37,7 @@ impl HugePages {
 
 /// Requests huge pages for a buffer that was not used yet. Its first and last bytes may stay in small pages: they do
 /// not fill a huge page.
-pub fn request_huge_pages(buffer: &mut [u8]) {
+pub(crate) fn request_huge_pages(buffer: &mut [u8]) {
     let start = buffer.as_mut_ptr();
     let first = start.addr().div_ceil(PAGE_BYTES);
     let end = (start.addr() + buffer.len()) / PAGE_BYTES;

@@ -41,7 +41,6 @@ pub use disk::{
 };
 pub use engine::{Engine, OpenOptions, derive_number};
 pub use histogram::{Histogram, HistogramOf};
-pub use huge_pages::request_huge_pages;
 pub use lease::{Batch, BatchLease, Lease, Sample};
 pub use outbox::{Outbox, Until, send_by_table};
 pub use peek::{Peek, PeekOptions, PeekedItem};

@@ -8,6 +8,7 @@ use engram_core::ring::{EpisodeColumns, RingItems, StepBuffer, StepBufferOptions
 use engram_core::{DType, Error, Result, Schema, SharedBytes};
 
 use crate::disk::{BufferSize, Flush, FlushedState, Interrupted, MappedFile, boot_id};
+use crate::huge_pages::request_huge_pages;
 
 /// A [`StepBuffer`], and the file that its steps are in, if there is one.
 #[derive(Debug)]
@@ -32,8 +33,10 @@ impl ReplayBuffer {
     /// # Errors
     /// Those of [`StepBuffer::new`].
     pub fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
+        let mut steps = StepBuffer::new(options)?;
+        steps.heap_memory().for_each(request_huge_pages);
         Ok(Self {
-            steps: StepBuffer::new(options)?,
+            steps,
             file: None,
             is_new: false,
             is_closed: false,
@@ -85,6 +88,7 @@ impl ReplayBuffer {
             (created, state)
         };
         let started = StepBuffer::in_memory(&options, Some(memory)).and_then(|mut steps| {
+            steps.heap_memory().for_each(request_huge_pages);
             let reopened = steps.reopen(&state.envs, state.rng);
             reopened.map_err(|error| file.to_error(error))?;
             file.start(boot)?;

@@ -131,8 +131,8 @@ impl ItemIndex {
         })
     }
 
-    /// The memory of the priorities.
-    pub(super) fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
+    /// The memory of the priorities and of their tree.
+    pub(super) fn memory(&mut self) -> impl Iterator<Item = &mut AlignedBytes> {
         self.priorities.iter_mut().flat_map(Priorities::memory)
     }
 

@@ -82,13 +82,16 @@ impl StepBuffer {
         })
     }
 
-    /// The memory of each column, of the priorities and of their tree, for settings such as huge pages. It is not accessed
-    /// before the first step is added or restored, or [`Self::reopen`].
-    pub fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
+    /// The parts on the heap of the memory of each column, of the priorities and of their tree, for settings such as huge
+    /// pages. They are not accessed before the first step is added or restored, or [`Self::reopen`].
+    pub fn heap_memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let columns = self.ring.columns.iter_mut();
-        columns
-            .map(|column| &mut *column.bytes)
-            .chain(self.index.memory())
+        let memory = columns
+            .map(|column| &mut column.bytes)
+            .chain(self.index.memory());
+        memory
+            .filter(|bytes| bytes.is_on_heap())
+            .map(|bytes| &mut **bytes)
     }
 
     /// Number of steps stored.

@@ -1,6 +1,7 @@
 //! Buffers in files whose machine loses power: memory that was not synced is lost in any part.
 
 use std::fs;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use engram_core::ring::{EpisodeColumns, OutputColumn, OutputSource, RingItems};
@@ -387,5 +388,47 @@ fn a_flush_fails_if_closing_the_buffer_meanwhile_has_failed() {
         }
         assert_eq!(buffer.close().is_err(), fails);
         assert_eq!(buffer.finish_flush(first, synced).is_err(), fails);
+    }
+}
+
+/// The addresses of the mappings of this process for which huge pages are requested.
+#[cfg(target_os = "linux")]
+fn mappings_with_huge_pages() -> Vec<Range<usize>> {
+    let mut mappings = Vec::new();
+    let mut current = 0..0;
+    for line in fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+        let addresses = line.split(' ').next().unwrap().split_once('-');
+        let parse = |text| usize::from_str_radix(text, 16).ok();
+        if let Some((Some(begin), Some(end))) = addresses.map(|(a, b)| (parse(a), parse(b))) {
+            current = begin..end;
+        } else if line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "hg") {
+            mappings.push(current.clone());
+        }
+    }
+    mappings
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_tree_of_a_buffer_in_a_file_has_huge_pages_and_the_file_does_not() {
+    let file = TemporaryFile::new("huge-pages");
+    let case = Case {
+        length: 1 << 20,
+        exponent: Some(1.0),
+        ..ONE_ENVIRONMENT
+    };
+    let mut buffer = open(case, &file.0, "boot").unwrap();
+    let parts: Vec<usize> = (buffer.steps.heap_memory().map(|part| part.len()))
+        .filter(|bytes| *bytes >= 4 << 20)
+        .collect();
+    assert_eq!(parts, [8 << 20]); // the weights; columns and priorities are in the file
+    let mappings = mappings_with_huge_pages();
+    for part in buffer
+        .steps
+        .heap_memory()
+        .filter(|part| part.len() >= 8 << 20)
+    {
+        let middle = part.as_ptr().addr() + part.len() / 2;
+        assert!(mappings.iter().any(|mapping| mapping.contains(&middle)));
     }
 }

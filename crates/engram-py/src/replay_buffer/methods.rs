@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engram_core::pool::Pool;
 use engram_core::ring::{ItemStart, StepBufferOptions};
 use engram_core::{CellSpec, Schema, Shape, Signature};
-use engram_engine::{self as engine, SaveContents, SaveTarget, request_huge_pages};
+use engram_engine::{self as engine, SaveContents, SaveTarget};
 use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyReadwriteArray1};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
@@ -99,11 +99,7 @@ impl ReplayBuffer {
             Some(path) => interruptible(py, |interrupted| {
                 engine::ReplayBuffer::open(&path, options, &schema, entropy(), interrupted)
             })?,
-            None => detached(py, || {
-                let mut buffer = engine::ReplayBuffer::new(&options)?;
-                buffer.memory().for_each(request_huge_pages);
-                Ok(buffer)
-            })?,
+            None => detached(py, || engine::ReplayBuffer::new(&options))?,
         };
         Ok(Self {
             buffer: ForkGuard::new("replay buffer", RwLock::new(buffer)),

@@ -65,9 +65,9 @@ impl Priorities {
         })
     }
 
-    /// The memory of the priorities and of the tree, for settings such as huge pages.
-    pub(super) fn memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        std::iter::once(&mut *self.values).chain(self.tree.memory())
+    /// The memory of the priorities and of the tree.
+    pub(super) fn memory(&mut self) -> impl Iterator<Item = &mut AlignedBytes> {
+        std::iter::once(&mut self.values).chain(self.tree.memory())
     }
 
     pub(super) fn get(&self, row: usize) -> f64 {
