@@ -100,13 +100,13 @@ pub enum Admission {
 #[derive(Debug)]
 struct Contents {
     items: CowPages<Item>,
-    keys: KeyMap<Slot>,
+    keys: KeyMap,
     sampler: Selector,
     remover: Selector,
     /// `None` without a ttl.
     expiry: Option<Expiry>,
     /// Number of referenced chunks of each episode.
-    episodes: KeyMap<u32>,
+    episodes: KeyMap,
     /// Identifies this table in the reference counts of chunks.
     holder: HolderId,
     /// Number of slots ever used, including vacant ones.

@@ -272,7 +272,7 @@ impl Contents {
             if chunk.holders().hold(self.holder) {
                 self.bytes += chunk.footprint() as u64;
                 for episode in &chunk.origin().episodes {
-                    let chunks = self.episodes.get_or_default(*episode);
+                    let chunks = self.episodes.get_or_zero(*episode);
                     self.num_episodes += u64::from(*chunks == 0);
                     *chunks += 1;
                 }
@@ -292,7 +292,7 @@ impl Contents {
             if chunk.holders().release(self.holder) {
                 self.bytes -= chunk.footprint() as u64;
                 for episode in &chunk.origin().episodes {
-                    let chunks = self.episodes.get_or_default(*episode);
+                    let chunks = self.episodes.get_or_zero(*episode);
                     *chunks -= 1;
                     if *chunks == 0 {
                         self.episodes.remove(*episode);

@@ -44,7 +44,7 @@ const VACANT: SessionEntry = SessionEntry {
 /// The cost of every call is independent of the number of sessions.
 #[derive(Debug)]
 pub(super) struct Sessions {
-    indices: KeyMap<u32>,
+    indices: KeyMap,
     entries: CopyablePages<SessionEntry>,
     /// Number of entries ever used, including vacant ones.
     used_entries: u32,
