@@ -324,4 +324,4 @@ def draw(task: Task) -> float:
 
 if __name__ == "__main__":
     jobs = [insert, sample, scan, balance, update, latency, memory, draw, server, save, save_again, prepare, restore]
-    common.run_task(["engram", "numpy"], {job.__name__: job for job in jobs})
+    common.run_task(["engram-replay", "numpy"], {job.__name__: job for job in jobs})

@@ -97,7 +97,8 @@ class SampleToInsertRatio:
         if not width >= needed:  # also rejects NaN, the difference of equal infinities
             raise InvalidArgumentError(
                 f"`error_buffer` must allow a range of at least {number_text(needed)} samples for "
-                f"`samples_per_insert` = {number_text(ratio)}; got {self.error_buffer}, a range of {width:.15g}"
+                f"`samples_per_insert` = {number_text(ratio)}; got {self.error_buffer}, a range of {width:.15g}; "
+                f"pass at least {number_text(needed / 2)}, or a pair whose difference is at least {number_text(needed)}"
             )
         if self.min_diff > ratio * self.min_size:
             at_min_size = number_text(ratio * self.min_size)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 from engram import _checks, _engram
 from engram.errors import ForkedError, InvalidArgumentError
@@ -119,6 +119,9 @@ class Server:
     def metrics_address(self) -> str | None:
         """`host:port` of the metrics; None if the server has none."""
         return self._native.metrics_address
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Server cannot be pickled; pass its `address` to other processes, or an engram.Client")
 
     def close(self) -> None:
         """Ends all waiting remote calls, frees the ports, and closes the store if the server created it.

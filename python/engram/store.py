@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
-from typing import Literal, Self
+from typing import Literal, NoReturn, Self
 
 from engram import _checks, _engram
 from engram._checkpoint_thread import CheckpointThread
@@ -122,6 +122,12 @@ class Store(TableStore):
             thread = CheckpointThread(store, checkpoint_interval, checkpoint_bytes, journaled=journaled)
             store._checkpoint_thread = thread  # noqa: SLF001, its own
         return store
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Store cannot be pickled: its tables are in this process; serve it with engram.Server(store), and pass "
+            "an engram.Client to other processes"
+        )
 
     def _initialize(self, native: _engram.Store, notes: Iterable[str]) -> None:
         self._native = native

@@ -63,6 +63,9 @@ class TableStore:
             SignatureError: The data does not match a table's signature. No table has the item.
             PriorityError: A priority is NaN, or a Prioritized selector of the table does not allow it.
             DeadlineExceededError: A table did not accept the item in time. The text names the tables that have it.
+            BackpressureError: Without `timeout`, a table of a `Store` accepts no more items before it is sampled, but
+                this is the only thread of the process, so nothing is sampled. The text names the tables that have the
+                item.
             UnsatisfiableError: The item is larger than a table's `max_bytes`.
             InvalidArgumentError: `priorities` is empty or not a mapping, or another argument is invalid.
             UnknownTableError: There is no table of this name.
@@ -206,7 +209,8 @@ class TableStore:
         Raises:
             DeadlineExceededError: Too few items became available in time. The text states how many, and what the call
                 waited for.
-            UnsatisfiableError: The table can never provide this many items.
+            UnsatisfiableError: The table can never provide this many items; or, without `timeout`, a `Store` does not
+                have them, and this is the only thread of the process, so nothing can be inserted.
             SignatureError: The items' columns differ and cannot be stacked.
             OutOfMemoryError: The batch needs more memory than the system provides.
             InvalidArgumentError: An argument is invalid.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from helpers.support import raises
 
+import engram.gymnasium
 from engram import ArraySpec, selectors
 from engram.buffers import ReplayBuffer, Sequences, Steps, Transitions
 from engram.errors import InvalidArgumentError, OutOfMemoryError, PriorityError, SignatureError, UnsatisfiableError
@@ -27,6 +28,14 @@ CONSTRUCTORS = [
         (
             "`items` must be one of engram.buffers: Steps(), Transitions(...), Sequences(...), Episodes(...); got the "
             "class Steps itself; call it"
+        ),
+    ),
+    (
+        lambda: ReplayBuffer(5, items=engram.gymnasium.Transitions("t", discount=1.0)),
+        InvalidArgumentError,
+        (
+            "`items` must be one of engram.buffers: Steps(), Transitions(...), Sequences(...), Episodes(...); those of "
+            f"engram.gymnasium are for tables; got {engram.gymnasium.Transitions('t', discount=1.0)!r} (Transitions)"
         ),
     ),
     (

@@ -298,3 +298,28 @@ def test_items_of_buffers_are_rejected(open_store):
     )
     with raises(InvalidArgumentError, text):
         open_writer(open_store(engram.Table("replay")), items=[engram.buffers.Transitions(n_step=3, discount=0.5)])
+
+
+def test_a_vector_writer_needs_tables():
+    buffer = ReplayBuffer(100, 2)
+    text = (
+        "`store` must be an engram.Store or engram.Client, or for an engram.buffers.ReplayBuffer use a BufferWriter; "
+        f"got {buffer!r} (ReplayBuffer)"
+    )
+    with raises(InvalidArgumentError, text):
+        open_writer(buffer)
+
+
+@pytest.mark.parametrize("info", [{}, {"x": np.zeros(2), "_x": NO}])
+@pytest.mark.parametrize("of_buffer", [False, True])
+def test_what_reset_of_the_environments_returns_must_be_unpacked(open_store, of_buffer, info):
+    store = open_store(engram.Table("replay"))
+    writer = BufferWriter(ReplayBuffer(100, 2), 2, autoreset_mode="NEXT_STEP") if of_buffer else open_writer(store)
+    text = (
+        "`obs` must be observations; got a pair of observations and info, as `reset` of the environments returns; "
+        "unpack it: `writer.reset(*envs.reset())`"
+    )
+    with raises(InvalidArgumentError, text):
+        writer.reset((OBS, info))
+    writer.reset((OBS, {"position": OBS}))  # an observation that is a pair
+    step(writer, (OBS, {"position": OBS}))

@@ -254,7 +254,8 @@ def test_bad_sizes_are_rejected(make, size, text):
 def error_buffer_text(needed, ratio, given, width):
     return (
         f"`error_buffer` must allow a range of at least {needed} samples for `samples_per_insert` = {ratio}; "
-        f"got {given}, a range of {width}"
+        f"got {given}, a range of {width}; pass at least {needed / 2:g}, or a pair whose difference is at least "
+        f"{needed}"
     )
 
 

@@ -85,6 +85,15 @@ impl SelectorKind {
         }
     }
 
+    /// True if it draws items at random, by weight; false if it returns the first of an order.
+    #[must_use]
+    pub const fn is_random(self) -> bool {
+        match self {
+            Self::Uniform | Self::Prioritized { .. } => true,
+            Self::Fifo | Self::Lifo | Self::MinHeap | Self::MaxHeap => false,
+        }
+    }
+
     /// Checks one priority.
     ///
     /// # Errors

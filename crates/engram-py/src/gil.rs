@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use engram_core::Result;
+use engram_core::{Error, Result};
 use engram_engine::close_after_fork;
 use engram_engine::{WaitOptions, WaitOutcome, wait};
 use pyo3::PyClass;
@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::False;
 
 use crate::long_wait::LongWait;
+use crate::only_thread::{DEADLOCK_CHECK_INTERVAL, is_only_thread};
 use crate::{arguments, errors};
 
 /// Number of forks between the process that loaded the module and this one.
@@ -181,23 +182,42 @@ where
 }
 
 /// Waits as [`wait_for`] does, for a ticket that needs another thread or process to sample or insert. A wait that gets
-/// long is logged; `describe` returns the message as in [`LongWait::report`].
+/// long is logged; `describe` returns the message as in [`LongWait::report`]. If only a thread of this process could end a
+/// wait without a deadline, `deadlock` returns the error for the case that there is none.
 ///
 /// # Errors
-/// Those of [`wait_for`].
+/// Those of [`wait_for`], and that of `deadlock`.
 pub(crate) fn wait_for_table<F, T>(
     py: Python<'_>,
     ticket: &mut F,
     deadline: Option<Instant>,
     describe: impl Fn(&str) -> String + Send + Sync,
+    deadlock: Option<&(dyn Fn() -> Error + Send + Sync)>,
 ) -> PyResult<Option<T>>
 where
     F: Future<Output = Result<T>> + Unpin + Send,
     T: Send,
 {
     let mut long_wait = LongWait::begin();
+    let mut next_check = Instant::now() + DEADLOCK_CHECK_INTERVAL;
     wait_unless(py, ticket, deadline, |raised| {
-        check_signals(raised) || long_wait.report(raised, &describe)
+        if check_signals(raised) || long_wait.report(raised, &describe) {
+            return true;
+        }
+        let Some(deadlock) = deadlock.filter(|_| Instant::now() >= next_check) else {
+            return false;
+        };
+        next_check += DEADLOCK_CHECK_INTERVAL;
+        let is_deadlock = Python::try_attach(is_only_thread).unwrap_or(Ok(false));
+        *raised = match is_deadlock {
+            Ok(false) => None,
+            Ok(true) => {
+                let error = deadlock();
+                Python::try_attach(|py| errors::to_py(py, &error))
+            }
+            Err(error) => Some(error),
+        };
+        raised.is_some()
     })
 }
 

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{Timeout, detached, wait_for, wait_for_table};
+use crate::only_thread::any_item_expires;
 use crate::tables::{REPLY_GRACE, RemoteTables};
 
 /// Returns the message of an insert that has waited long, as in [`crate::long_wait::LongWait::report`].
@@ -43,8 +44,16 @@ pub(crate) fn insert_local(
             .collect::<Result<Vec<_>>>()
     })?;
     let mut accepted = Vec::with_capacity(names.len());
-    for mut ticket in tickets {
-        let in_time = wait_for_table(py, &mut ticket, deadline, describe)?.is_some();
+    for (number, mut ticket) in tickets.into_iter().enumerate() {
+        let deadlock = || describe_deadlock(engine, names, number);
+        let deadlock: Option<&(dyn Fn() -> Error + Send + Sync)> =
+            if deadline.is_none() && !any_item_expires(engine) {
+                Some(&deadlock)
+            } else {
+                None
+            };
+        let waited = wait_for_table(py, &mut ticket, deadline, describe, deadlock)?;
+        let in_time = waited.is_some();
         // The table may have accepted it between the deadline and the withdrawal.
         let accepted_late = !in_time && py.detach(|| ticket.withdraw()) == 0;
         if accepted_late {
@@ -53,6 +62,26 @@ pub(crate) fn insert_local(
         accepted.push(in_time || accepted_late);
     }
     Ok(accepted)
+}
+
+/// The error of an insert into a table of `names` that blocks, if no other thread could sample. Those before it have the item.
+fn describe_deadlock(engine: &Engine, names: &[&str], number: usize) -> Error {
+    let table = names[number];
+    let info = engine.table(table).ok().map(|table| table.info());
+    let reason = info.and_then(|info| info.inserting_blocked);
+    let reason = reason.map_or_else(String::new, |reason| format!("; {reason}"));
+    let others: Vec<_> = (names[..number].iter())
+        .map(|name| format!("`{name}`"))
+        .collect();
+    let has = match others.len() {
+        0 => "no table has the item".into(),
+        1 => format!("only {} has the item", others[0]),
+        _ => format!("only {} have the item", others.join(", ")),
+    };
+    Error::Backpressure(format!(
+        "table `{table}` does not accept more items now; {has}{reason}; this is the only thread of the process, so nothing is \
+         sampled while the call waits: sample before you insert more, or pass `timeout`"
+    ))
 }
 
 /// Waits until the server has the acknowledgements of earlier samples: one may be necessary before a table has space.
@@ -110,7 +139,7 @@ fn insert_through(
         .map(|options| outbox.table_number(options))
         .collect();
     detached(py, || outbox.send(numbers.iter().copied().zip(items)))?;
-    if wait_for_table(py, outbox.until(Until::Complete), deadline, describe)?.is_some() {
+    if wait_for_table(py, outbox.until(Until::Complete), deadline, describe, None)?.is_some() {
         return Ok(None);
     }
     let replied = py.detach(|| outbox.finish(REPLY_GRACE));

@@ -30,6 +30,7 @@ mod leaf;
 mod long_wait;
 mod memory;
 mod native_readers;
+mod only_thread;
 mod outbox;
 mod pattern_writer;
 mod patterns;

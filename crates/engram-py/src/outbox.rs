@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
 use crate::long_wait::LongWait;
-use crate::native_readers;
+use crate::only_thread::{DEADLOCK_CHECK_INTERVAL, any_item_expires, is_only_thread};
 use crate::tables::{REPLY_GRACE, RemoteTables, Tables};
 
 /// Minimum wait for a server's reply, even if the caller's timeout is shorter.
@@ -21,12 +21,6 @@ const MIN_REPLY_WAIT: Duration = Duration::from_millis(200);
 
 /// Minimum wait for a server's first reply on a connection. Until that reply, it is unknown whether tables block.
 const MIN_FIRST_REPLY_WAIT: Duration = Duration::from_secs(5);
-
-/// Name of the threads that `engram._checkpoint_thread` starts.
-const CHECKPOINT_THREAD: &str = "engram-checkpoints";
-
-/// How often a waiting writer checks whether another thread could end the wait.
-const DEADLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The outbox of a local or a remote writer.
 #[derive(Debug)]
@@ -297,29 +291,15 @@ impl AnyOutbox {
         })
     }
 
-    /// True if items wait for a local table, and no other thread could sample from it: this is the only thread of
-    /// Python, except those that write checkpoints; no dataset is open, the process has no server, and no item expires.
+    /// True if items wait for a local table, and no other thread could sample from it (see [`is_only_thread`]), and no item
+    /// expires.
     pub(crate) fn is_deadlock(&self, py: Python<'_>) -> PyResult<bool> {
         let Self::Local(engine, _) = self else {
             return Ok(false);
         };
-        if native_readers::any_open() || self.items_left(py) == 0 {
+        if self.items_left(py) == 0 || any_item_expires(engine) {
             return Ok(false);
         }
-        let tables = engine.tables().unwrap_or_default();
-        if tables.iter().any(|table| table.options().ttl.is_some()) {
-            return Ok(false);
-        }
-        let frames = py.import("sys")?.call_method0("_current_frames")?;
-        let mut others = frames.len()?;
-        for thread in py
-            .import("threading")?
-            .call_method0("enumerate")?
-            .try_iter()?
-        {
-            let name: String = thread?.getattr("name")?.extract()?;
-            others -= usize::from(name == CHECKPOINT_THREAD);
-        }
-        Ok(others == 1)
+        is_only_thread(py)
     }
 }

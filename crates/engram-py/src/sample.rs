@@ -34,7 +34,14 @@ pub(crate) fn sample_local(
         let sampled = table.sample_batch(options, length_policy, engine.pool());
         sampled.await
     };
-    let batch = finish(py, (&tables, table, options.n), sampled, None)?;
+    let waits_forever = options.timeout.is_none_or(f64::is_infinite);
+    let batch = finish(
+        py,
+        (&tables, table, options.n),
+        sampled,
+        None,
+        waits_forever,
+    )?;
     batch.ok_or_else(|| errors::invalid(py, "interrupted".into()))
 }
 
@@ -56,7 +63,7 @@ pub(crate) fn sample_remote(
     let deadline = timeout
         .deadline()
         .map(|deadline| deadline + SAMPLE_REPLY_GRACE);
-    let batch = finish(py, (&tables, &table, n), sampled, deadline)?;
+    let batch = finish(py, (&tables, &table, n), sampled, deadline, false)?;
     batch.ok_or_else(|| {
         let text = format!(
             "the server at {} did not reply within {} s to a request for {} of table `{table}`",
@@ -80,17 +87,18 @@ pub(crate) fn sample_sharded(
         Ok((sampled.batch, Some(sampled.lease)))
     };
     // The servers enforce the timeout, and the sample a deadline for their replies.
-    let batch = finish(py, (tables, table, n), sampled, None)?;
+    let batch = finish(py, (tables, table, n), sampled, None, false)?;
     batch.ok_or_else(|| errors::invalid(py, "interrupted".into()))
 }
 
 /// Waits for a sample of `n` items, builds its batch and then acknowledges it; `None` at the deadline. If the batch cannot
-/// be built, its lease is dropped, which returns the items to the table.
+/// be built, its lease is dropped, which returns the items to the table. `waits_forever`: the sample has no timeout.
 fn finish<L: BatchLease + Send>(
     py: Python<'_>,
     (tables, table, n): (&Tables, &str, usize),
     sampled: impl Future<Output = Result<(engram_engine::Batch, Option<L>)>> + Send,
     deadline: Option<Instant>,
+    waits_forever: bool,
 ) -> PyResult<Option<Batch>> {
     let describe = |waited: &str| {
         let reason = blocked_reason(tables, table, Blocked::Sampling);
@@ -99,7 +107,21 @@ fn finish<L: BatchLease + Send>(
             count(n, "item")
         )
     };
-    let Some((batch, lease)) = wait_for_table(py, &mut pin!(sampled), deadline, describe)? else {
+    let deadlock = || {
+        let reason = blocked_reason(tables, table, Blocked::Sampling);
+        Error::Unsatisfiable(format!(
+            "`sample` waits for {} of table `{table}`{reason}; this is the only thread of the process, so nothing is inserted \
+             while it waits: insert more before you sample, call `flush` of the writers, or pass `timeout`",
+            count(n, "item")
+        ))
+    };
+    let deadlock: Option<&(dyn Fn() -> Error + Send + Sync)> = match tables {
+        Tables::Local(_) if waits_forever => Some(&deadlock),
+        _ => None,
+    };
+    let mut sampled = pin!(sampled);
+    let waited = wait_for_table(py, &mut sampled, deadline, describe, deadlock)?;
+    let Some((batch, lease)) = waited else {
         return Ok(None);
     };
     let batch = Batch::new(py, batch.columns, batch.infos, false)?;

@@ -6,7 +6,7 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy.typing as npt
 
@@ -98,6 +98,8 @@ class ReplayBuffer:
         capacity = _checks.integer("`capacity`", capacity, high=_MAX_CAPACITY)
         self._ring_length = -(-capacity // self._num_envs)  # in steps, rounded up
         kinds = "one of engram.buffers: Steps(), Transitions(...), Sequences(...), Episodes(...)"
+        if type(items).__module__.startswith("engram.gymnasium"):
+            kinds += "; those of engram.gymnasium are for tables"
         _checks.instance_of("`items`", items, Items, kinds)
         kinds = "selectors.Uniform(), selectors.Prioritized(...) or engram.buffers.RecentMix(...)"
         _checks.instance_of("`sampler`", sampler, Uniform | Prioritized | RecentMix, kinds)
@@ -472,6 +474,12 @@ class ReplayBuffer:
     def num_envs(self) -> int:
         """Number of environments."""
         return self._num_envs
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a ReplayBuffer cannot be pickled: its steps are in this process; `save` it, and `restore` it in the other "
+            "process, or pass batches"
+        )
 
     def __len__(self) -> int:
         """Number of steps in the buffer."""

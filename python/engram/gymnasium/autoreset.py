@@ -5,7 +5,7 @@ from typing import Any
 from engram import _checks
 from engram.errors import InvalidArgumentError
 
-__all__ = ["autoreset_mode_of", "num_envs_of"]
+__all__ = ["autoreset_mode_of", "check_unpacked", "num_envs_of"]
 
 _MODES = {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}
 """The modes of `gymnasium.vector.AutoresetMode`: names by value."""
@@ -47,3 +47,17 @@ def _mode_name(mode: Any) -> str:  # noqa: ANN401, see `VectorWriter`
         '`autoreset_mode` must be a gymnasium.vector.AutoresetMode, "NEXT_STEP", "SAME_STEP" or "DISABLED"; got '
         f"{_checks.short_repr(mode)}"
     )
+
+
+def check_unpacked(obs: object, info: object) -> None:
+    """Checks that the observations are not the pair of observations and info that `reset` of the environments returns.
+
+    An empty dict, or a dict with a mask `_key` for a `key`, is an info and not an observation.
+    """
+    if info is None and isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict):  # noqa: PLR2004, a pair
+        names = obs[1].keys()
+        if not names or any(f"_{name}" in names for name in names):
+            raise InvalidArgumentError(
+                "`obs` must be observations; got a pair of observations and info, as `reset` of the environments "
+                "returns; unpack it: `writer.reset(*envs.reset())`"
+            )

@@ -9,7 +9,7 @@ from engram import _checks, _engram
 from engram.buffers import ReplayBuffer
 from engram.buffers._steps import as_array
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.gymnasium.autoreset import autoreset_mode_of, num_envs_of
+from engram.gymnasium.autoreset import autoreset_mode_of, check_unpacked, num_envs_of
 from engram.gymnasium.final_observations import check_structure, final_observations
 
 __all__ = ["BufferWriter"]
@@ -71,7 +71,7 @@ class BufferWriter:
         self._running = np.zeros(num_envs, bool)  # False: the next step resets the environment, or it must be reset
         self._was_reset = np.zeros(num_envs, bool)  # False: before the first reset of the environment
 
-    def reset(self, obs: Any, info: Any = None, *, mask: "npt.ArrayLike | None" = None) -> None:  # noqa: ANN401, ARG002
+    def reset(self, obs: Any, info: Any = None, *, mask: "npt.ArrayLike | None" = None) -> None:  # noqa: ANN401, nests
         """Begins episodes with the observations that `reset` of the environments returned.
 
         An episode that has not ended yet ends with its newest step, as `ReplayBuffer.end_episodes` describes; also one
@@ -86,8 +86,10 @@ class BufferWriter:
         Raises:
             SignatureError: The observations are not numbers, are a masked array, or differ from earlier ones in
                 structure, dtype or shape. Nothing changes.
-            InvalidArgumentError: `mask` is not bool `[N]`. Nothing changes.
+            InvalidArgumentError: `mask` is not bool `[N]`, or `obs` is all that `envs.reset` returned: observations and
+                info. Nothing changes.
         """
+        check_unpacked(obs, info)
         arrays, structure = self._read_observations(obs)
         resets = np.ones_like(self._running) if mask is None else self._flags("mask", mask)
         # Episodes of environments that are not running here may be those of an earlier writer.

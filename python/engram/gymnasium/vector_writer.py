@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from engram import _engram
-from engram.gymnasium.autoreset import autoreset_mode_of, num_envs_of
+from engram import _checks, _engram
+from engram.gymnasium.autoreset import autoreset_mode_of, check_unpacked, num_envs_of
 from engram.gymnasium.final_observations import final_observations
 from engram.gymnasium.items import CompiledItems, Items, checked_items
+from engram.table_store import TableStore
 from engram.writer import _Writer
 from engram.writer_options import WriterOptions, checked_options
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from engram.table_store import TableStore
 
 __all__ = ["VectorWriter"]
 
@@ -65,13 +64,15 @@ class VectorWriter(_Writer):
 
     def __init__(
         self,
-        store: "TableStore",
+        store: TableStore,
         envs: Any,  # noqa: ANN401, a gymnasium.vector.VectorEnv or a number
         items: Sequence[Items],
         *,
         autoreset_mode: Any = None,  # noqa: ANN401, a gymnasium.vector.AutoresetMode or a str
         **options: Unpack[WriterOptions],
     ) -> None:
+        kinds = "an engram.Store or engram.Client, or for an engram.buffers.ReplayBuffer use a BufferWriter"
+        _checks.instance_of("`store`", store, TableStore, kinds)
         checked = checked_items(items)
         self._tables = sorted({each.table for each in checked})
         self._num_envs = num_envs_of(envs)
@@ -107,9 +108,11 @@ class VectorWriter(_Writer):
 
         Raises:
             SignatureError: The observations differ from earlier ones in structure, dtype or shape. Nothing is stored.
-            InvalidArgumentError: `mask` is not bool `[N]`. Nothing is stored.
+            InvalidArgumentError: `mask` is not bool `[N]`, or `obs` is all that `envs.reset` returned: observations and
+                info. Nothing is stored.
             BackpressureError, UnsatisfiableError, ClosedError: As in `step`.
         """
+        check_unpacked(obs, info)
         self._native.reset(obs, info, mask=mask)
 
     def step(  # noqa: PLR0917, what a step returns

@@ -11,7 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::connect::{Connector, GrpcClient};
+use super::connect::Connector;
+use super::connection::GrpcClient;
 use super::pending_response::PendingResponse;
 use super::reconnecting_stream::{ReconnectingStream, run};
 use super::sample_requests::SampleStreams;

@@ -2,81 +2,30 @@
 
 use std::error::Error as _;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use engram_core::writer::ShardId;
 use engram_core::{Error, Result};
 use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::service::Interceptor;
-use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 
 use super::connect_errors::{
     NO_CONNECTION, NO_RESPONSE, Peer, describe_call_failure, describe_open_failure,
     describe_tls_failure, is_tls_failure, join_causes,
 };
+use super::connection::{BearerToken, Connection, GrpcClient};
 use super::failover::Failover;
+use super::options::ClientOptions;
 use super::target::Target;
 use super::transport::{ObservedStream, OpenError, ReceivedBytes};
 use crate::pb;
 use crate::pb::engram_client::EngramClient;
-use crate::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION, check_token};
-
-/// How to reach a server.
-#[derive(Clone, Debug)]
-pub struct ClientOptions {
-    /// `host:port`, or `unix:PATH`.
-    pub address: String,
-    /// The server's token, if it requires one.
-    pub token: Option<String>,
-    /// Encrypts the connection and verifies the server's certificate.
-    pub tls: Option<ClientTls>,
-    /// How long calls wait for a server that cannot be reached.
-    pub reconnect_timeout: Duration,
-}
-
-/// TLS options of a client; certificates and keys are PEM.
-#[derive(Clone, Debug, Default)]
-pub struct ClientTls {
-    /// Certificates of the authorities that may have signed the server's certificate.
-    pub ca: Vec<u8>,
-    /// The client's certificate and key, if the server requires one.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name in the server's certificate, if it is not the host's.
-    pub server_name: Option<String>,
-}
-
-/// The generated client; it sends the token with every call.
-pub(crate) type GrpcClient = EngramClient<InterceptedService<Channel, BearerToken>>;
-
-/// Adds the token to a call, if there is one.
-#[derive(Clone, Debug)]
-pub(crate) struct BearerToken(Option<MetadataValue<Ascii>>);
-
-impl Interceptor for BearerToken {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(token) = &self.0 {
-            request
-                .metadata_mut()
-                .insert("authorization", token.clone());
-        }
-        Ok(request)
-    }
-}
-
-/// An open connection.
-#[derive(Clone, Debug)]
-pub(crate) struct Connection {
-    pub(crate) client: GrpcClient,
-    pub(crate) received_bytes: Arc<ReceivedBytes>,
-    pub(crate) target: Arc<Target>,
-}
+use crate::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
 
 /// Opens connections to one server, which may move to other addresses.
 #[derive(Debug)]
@@ -91,7 +40,8 @@ pub(crate) struct Connector {
     lease_timeout: Mutex<Option<Duration>>,
     /// The server's id among the shards, as the server last reported it.
     shard: ShardId,
-    /// The other servers of the same tables, if there are any.
+    /// All shards of the same tables, this one included. Empty if the tables are not sharded.
+    pub(super) peers: RwLock<Vec<Weak<Connector>>>,
     pub(crate) failover: Failover,
 }
 
@@ -117,17 +67,7 @@ impl Connector {
     pub(crate) fn new(mut options: ClientOptions) -> Result<Self> {
         options.reconnect_timeout = options.reconnect_timeout.min(MAX_RECONNECT_TIMEOUT);
         let target = Target::new(&options.address, &options)?;
-        let bearer = match &options.token {
-            None => BearerToken(None),
-            Some(token) => {
-                check_token(token)?;
-                let value = format!("Bearer {token}").parse();
-                let mut value: MetadataValue<Ascii> =
-                    value.map_err(|_| Error::InvalidArgument("`token` cannot be sent".into()))?;
-                value.set_sensitive(true);
-                BearerToken(Some(value))
-            }
-        };
+        let bearer = BearerToken::new(options.token.as_deref())?;
         Ok(Self {
             target: watch::Sender::new(Arc::new(target)),
             bearer,
@@ -135,6 +75,7 @@ impl Connector {
             is_closed: watch::Sender::new(false),
             lease_timeout: Mutex::default(),
             shard: ShardId::default(),
+            peers: RwLock::default(),
             failover: Failover::default(),
         })
     }
@@ -243,7 +184,7 @@ impl Connector {
                 Err(AttemptError::Closed(why)) => recognised.clone().unwrap_or(why),
             };
             if Instant::now() + delay > deadline {
-                self.failover.set_unreachable();
+                self.set_unreachable();
                 return Err(self.unreachable(&reason));
             }
             tokio::select! {

@@ -7,8 +7,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
-use super::connect::{Connection, Connector};
+use super::connect::Connector;
 use super::connect_errors::{OTHER_CALL_CONNECTS, describe_call_failure};
+use super::connection::Connection;
 use crate::pb;
 use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;

@@ -15,8 +15,9 @@ use parking_lot::Mutex;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::connect::{Connector, GrpcClient};
-use super::failover::{Failover, next_session};
+use super::connect::Connector;
+use super::connection::GrpcClient;
+use super::failover::next_session;
 use super::reconnecting_stream::ReconnectingStream;
 use crate::pb;
 use crate::wire::{InsertRequestBuilder, SentDictionary, decode_error};
@@ -384,7 +385,7 @@ impl ReconnectingStream for PendingInserts {
             let keys = items.map(|item| shard_key(&self.shard, item.key));
             unreachable.failover.add_moved_items(&queue.table, keys);
         }
-        Failover::connect_later(unreachable);
+        unreachable.connect_later();
         // The unreachable server may know items by their numbers that are deleted when it is reached again: should they
         // be sent to it then, it must insert them.
         self.session = next_session(self.session);

@@ -21,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::confirmation::Confirmation;
-use super::connect::GrpcClient;
+use super::connection::GrpcClient;
 use super::reconnecting_stream::ReconnectingStream;
 use crate::pb;
 use crate::pb::sample_request::Request;

@@ -20,7 +20,8 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::connect::{Connector, GrpcClient};
+use super::connect::Connector;
+use super::connection::GrpcClient;
 
 /// Requests buffered between a stream and the transport.
 const SEND_BUFFER: usize = 4;
@@ -132,7 +133,7 @@ async fn run_until_done<T: ReconnectingStream>(
             Ok(connection) => connection,
             Err(error) => {
                 let other = match error {
-                    Error::Unavailable(_) => connector.failover.reachable_peer(),
+                    Error::Unavailable(_) => connector.reachable_peer(),
                     _ => None,
                 };
                 match other {

@@ -16,8 +16,9 @@ use tokio::time::{Instant, sleep};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-use super::connect::{Connector, GrpcClient};
+use super::connect::Connector;
 use super::connect_errors::describe_call_failure;
+use super::connection::GrpcClient;
 use super::reconnecting_stream::closed_error;
 use crate::pb;
 use crate::pb::scan_request::Request;

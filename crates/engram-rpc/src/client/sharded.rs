@@ -59,7 +59,7 @@ impl ShardedTables {
         let connectors = clients.iter().map(|client| client.connector());
         let peers: Vec<_> = connectors.clone().map(Arc::downgrade).collect();
         for connector in connectors {
-            connector.failover.set_peers(peers.clone());
+            connector.set_peers(peers.clone());
         }
         Ok(Self {
             clients,
@@ -193,7 +193,7 @@ impl ShardedTables {
 
     /// Keeps trying to reach a shard that did not respond for `reconnect_timeout`.
     fn note_unreachable(&self, shard: usize) {
-        self.clients[shard].connector().failover.set_unreachable();
+        self.clients[shard].connector().set_unreachable();
     }
 
     /// The error if shards did not reply in time: those whose totals are older than `max_age`.

@@ -8,8 +8,8 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use super::connect::ClientOptions;
 use super::connect_errors::root_cause;
+use super::options::ClientOptions;
 use crate::{CLIENT_WINDOW_BYTES, MAX_FRAME_BYTES};
 
 /// Where connections go.

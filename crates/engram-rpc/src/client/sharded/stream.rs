@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use engram_core::{Error, Result, SelectorKind, TableOptions};
+use engram_core::{Error, Result, TableOptions};
 use engram_engine::{
     Batch, BatchLease, DeliveryTracker, StreamOptions, WaitOptions, WaitOutcome, wait,
 };
@@ -72,10 +72,7 @@ impl ShardedStream {
         let source = ShardedSource {
             tables,
             requests,
-            is_ordered: !matches!(
-                table.sampler,
-                SelectorKind::Uniform | SelectorKind::Prioritized { .. }
-            ),
+            is_ordered: !table.sampler.is_random(),
             last_turn: None,
             undurable: Undurable::default(),
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engram_core::{DrawDistribution, SampledItemInfo, SelectorKind, TableOptions};
+use engram_core::{DrawDistribution, SampledItemInfo, TableOptions};
 use engram_engine::TableInfo;
 
 /// A table's items on one shard.
@@ -95,13 +95,10 @@ impl TableTotals {
         };
     }
 
-    /// True if the sampler draws items by weight; false if it returns the first of an order.
+    /// True if the sampler draws items by weight; false if it returns the first of an order, or is not known yet.
     pub(super) fn is_weighted(&self) -> bool {
-        let sampler = self.options.as_ref().map(|options| options.sampler);
-        matches!(
-            sampler,
-            Some(SelectorKind::Uniform | SelectorKind::Prioritized { .. })
-        )
+        let options = self.options.as_ref();
+        options.is_some_and(|options| options.sampler.is_random())
     }
 
     /// The weight of each shard's items. If the priorities of all items are 0, each item weighs 1.

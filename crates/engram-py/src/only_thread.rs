@@ -1,0 +1,39 @@
+//! Whether a call that waits for other threads waits in vain.
+
+use std::time::Duration;
+
+use engram_engine::Engine;
+use pyo3::prelude::*;
+
+use crate::native_readers;
+
+/// Name of the threads that `engram._checkpoint_thread` starts.
+const CHECKPOINT_THREAD: &str = "engram-checkpoints";
+
+/// How often a waiting call checks whether another thread could end the wait.
+pub(crate) const DEADLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// True if nothing but this thread can use the stores of this process: it is the only one of Python, except those that
+/// write checkpoints, no dataset is open, and the process has no server.
+pub(crate) fn is_only_thread(py: Python<'_>) -> PyResult<bool> {
+    if native_readers::any_open() {
+        return Ok(false);
+    }
+    let frames = py.import("sys")?.call_method0("_current_frames")?;
+    let mut others = frames.len()?;
+    for thread in py
+        .import("threading")?
+        .call_method0("enumerate")?
+        .try_iter()?
+    {
+        let name: String = thread?.getattr("name")?.extract()?;
+        others -= usize::from(name == CHECKPOINT_THREAD);
+    }
+    Ok(others == 1)
+}
+
+/// True if tables may accept more items because others expire, without any call.
+pub(crate) fn any_item_expires(engine: &Engine) -> bool {
+    let tables = engine.tables().unwrap_or_default();
+    tables.iter().any(|table| table.options().ttl.is_some())
+}
