@@ -44,7 +44,7 @@ pub enum SelectorKind {
 /// Makes a list of all selectors and a `match` of the same kinds, so that a list without one of them does not compile.
 macro_rules! list_selectors {
     ($($kind:ident $({ $($parameters:tt)* })?),+) => {
-        /// A selector of each kind.
+        /// A selector of each kind. New kinds are appended: stores on disk contain positions in this list.
         pub const ALL: &[Self] = &[$(Self::$kind $({ $($parameters)* })?),+];
 
         /// Name of the kind.
@@ -273,8 +273,9 @@ impl Selector {
         }
     }
 
-    /// The slots in an order that choices depend on and that snapshots therefore save; `None` if choices depend only on
-    /// the ranks of the items. Independent of [`Selector::is_random`].
+    /// The slots in an order that choices depend on and that snapshots therefore save: every visible item once. A
+    /// checkpoint is restored by inserting the items in this order. `None` if choices depend only on the ranks of the items;
+    /// then they are inserted from oldest to newest. Independent of [`Selector::is_random`].
     pub(crate) fn slots(&mut self) -> Option<&mut CopyablePages<Slot>> {
         match self {
             Self::Uniform(slots) => Some(slots.slots()),

@@ -13,6 +13,7 @@ mod fair_mutex;
 pub mod histogram;
 mod huge_pages;
 pub mod lease;
+mod meter;
 pub mod outbox;
 mod outbox_id;
 pub mod peek;

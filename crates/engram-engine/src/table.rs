@@ -29,11 +29,12 @@ use engram_core::{
 use parking_lot::Mutex;
 
 use crate::fair_mutex::FairMutex;
+use crate::meter::Meter;
 use crate::outbox_id::OutboxId;
 use crate::rejected_calls::RejectedCalls;
 use crate::session::SessionRun;
 use crate::table_context::TableContext;
-use crate::table_info::{Meter, TableInfo};
+use crate::table_info::TableInfo;
 use crate::table_user::{TableUser, TableUserKind, TableUsers};
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 pub use sample::SampleOptions;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::table_info::Meter;
+use crate::meter::Meter;
 
 /// Maximum number of users that an info lists: those that were active last.
 const MAX_LISTED: usize = 1000;

@@ -1,4 +1,4 @@
-//! Whether a call that waits for other threads waits in vain.
+//! Whether a call waits for other threads although there are none.
 
 use std::time::Duration;
 

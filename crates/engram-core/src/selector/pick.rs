@@ -24,7 +24,7 @@ pub struct DrawDistribution {
     pub candidates: u64,
     /// Smallest non-zero probability.
     pub min_probability: f64,
-    /// Sum of the weights of all items that could be chosen. Each weighs 1, unless the selector is Prioritized.
+    /// Sum of the weights of all items, except hidden ones. Each weighs 1, unless the selector is Prioritized.
     pub total_weight: f64,
 }
 

@@ -105,7 +105,14 @@ pub fn reshard(
         writers.push(ShardWriter::new(files, store)?);
     }
     copy_chunks(&sources, &tables, &mut writers, &mut work)?;
-    let options = tables.iter().map(|table| table.options(&sources, &writers));
+    let options = tables.iter().map(|table| {
+        table.options(|| {
+            let used = writers.iter().enumerate();
+            let used =
+                used.map(|(shard, writer)| writer.table_bytes(table.items_of(shard), &sources));
+            used.max().unwrap_or_default()
+        })
+    });
     let options: Vec<TableOptions> = options.collect();
     for (shard, writer) in writers.into_iter().enumerate() {
         let tables = tables.iter().zip(&options);

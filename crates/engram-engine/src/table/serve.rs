@@ -24,9 +24,9 @@ use std::task::Waker;
 use engram_core::table::{Admission, MAX_REMOVALS_PER_CALL};
 use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
+use crate::meter::Meter;
 use crate::outbox_id::OutboxId;
 use crate::session::SessionRun;
-use crate::table_info::Meter;
 use crate::timer::Alarm;
 
 /// Maximum number of unleased draws made final per lock hold.

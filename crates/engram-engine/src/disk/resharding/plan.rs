@@ -11,7 +11,6 @@ use engram_core::{Error, RateLimiter, Result, TableOptions};
 use crate::engine::derive_number;
 
 use super::division::{Scale, divide_limiter};
-use super::shard_writer::ShardWriter;
 use super::source::{Source, SourceTable};
 
 /// An item and its shard.
@@ -236,17 +235,12 @@ impl ShardedTable<'_> {
         divide_limiter(&self.limiter, &self.shard_sizes, &limits)
     }
 
-    /// The options of all shards. `max_bytes` is at least what the largest shard uses.
-    pub(super) fn options(&self, sources: &[Source], writers: &[ShardWriter]) -> TableOptions {
+    /// The options of all shards. `max_bytes` is at least `used_bytes`, what the largest shard uses.
+    pub(super) fn options(&self, used_bytes: impl FnOnce() -> u64) -> TableOptions {
         let options = self.first_options;
         let max_bytes = options.max_bytes.map(|max_bytes| {
-            let used = writers.iter().enumerate();
-            let used =
-                used.map(|(shard, writer)| writer.table_bytes(self.items_of(shard), sources));
-            self.scale
-                .bound(max_bytes)
-                .max(ITEM_OVERHEAD + 1)
-                .max(used.max().unwrap_or_default())
+            let bound = self.scale.bound(max_bytes).max(ITEM_OVERHEAD + 1);
+            bound.max(used_bytes())
         });
         TableOptions {
             max_size: self
