@@ -61,8 +61,8 @@ class Store(TableStore):
             tables: Tables that do not exist in the directory are created. A table that exists gets the configuration
                 given here, except its seed; its rate limiter stays if it was set with `set_rate_limiter`, unless the
                 one given here differs from the one given before. Items that the new `max_size`, `max_bytes`,
-                `max_times_sampled` or `ttl` does not allow are removed. Tables in the directory that are not given here
-                stay as they are.
+                `max_times_sampled` or `ttl` does not allow are removed; `notes` states how many. Tables in the
+                directory that are not given here stay as they are.
             durability: The failure after which acknowledged changes are still there. `"process"`: the end of the
                 process, including `kill -9`. `"disk"`: a power failure. `"none"`: only checkpoints are stored.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`, unless 1 MiB of changes is pending.
@@ -133,7 +133,8 @@ class Store(TableStore):
         self._native = native
         self._checkpoint_thread: CheckpointThread | None = None
         self.notes = tuple(notes)
-        """Descriptions of what `open` and `restore` found damaged or unfinished."""
+        """Descriptions of what `open` and `restore` found damaged or unfinished, and of items that the given tables do
+        not allow."""
 
     def restore(
         self,

@@ -102,6 +102,7 @@ def test_options_and_tables_can_change_when_a_store_is_opened(tmp_path):
     with Store.open(tmp_path, tables()) as store:
         fill(store)
     with Store.open(tmp_path, [Table("weighted", max_size=7, sampler=selectors.Fifo())]) as store:
+        assert store.notes == ("table `weighted`: 13 of 20 items removed, which the options given for it do not allow",)
         assert store.tables == ["queue", "uniform", "weighted"]
         assert store.info()["weighted"].size == 7
         assert store.sample("weighted", 1).data["x"].tolist() == [13]

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::False;
 
 use crate::long_wait::LongWait;
-use crate::only_thread::{DEADLOCK_CHECK_INTERVAL, is_only_thread};
+use crate::only_thread::{CALL_CHECK_INTERVAL, is_only_thread};
 use crate::{arguments, errors};
 
 /// Number of forks between the process that loaded the module and this one.
@@ -199,7 +199,7 @@ where
     T: Send,
 {
     let mut long_wait = LongWait::begin();
-    let mut next_check = Instant::now() + DEADLOCK_CHECK_INTERVAL;
+    let mut next_check = Instant::now() + CALL_CHECK_INTERVAL;
     wait_unless(py, ticket, deadline, |raised| {
         if check_signals(raised) || long_wait.report(raised, &describe) {
             return true;
@@ -207,7 +207,7 @@ where
         let Some(deadlock) = deadlock.filter(|_| Instant::now() >= next_check) else {
             return false;
         };
-        next_check += DEADLOCK_CHECK_INTERVAL;
+        next_check += CALL_CHECK_INTERVAL;
         let is_deadlock = Python::try_attach(is_only_thread).unwrap_or(Ok(false));
         *raised = match is_deadlock {
             Ok(false) => None,

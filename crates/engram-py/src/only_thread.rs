@@ -10,8 +10,12 @@ use crate::native_readers;
 /// Name of the threads that `engram._checkpoint_thread` starts.
 const CHECKPOINT_THREAD: &str = "engram-checkpoints";
 
-/// How often a waiting call checks whether another thread could end the wait.
-pub(crate) const DEADLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a waiting writer checks whether another thread could end the wait.
+pub(crate) const WRITER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often other waiting calls check that. Longer, because threads of C such as those of JAX's callbacks are seen only
+/// while they run Python.
+pub(crate) const CALL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// True if nothing but this thread can use the stores of this process: it is the only one of Python, except those that
 /// write checkpoints, no dataset is open, and the process has no server.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use engram_core::text::count;
 use engram_core::{DeferredDrops, Error, Result, TableOptions, TableState, Volatile};
 
 use super::{Backend, Engine, closed_error, name_exists, repeated_name};
@@ -164,8 +165,19 @@ impl Engine {
                 // Not logged: if a later table does not match its new options, nothing must be changed.
                 let mut state = state;
                 state.set_sink(Arc::new(Volatile));
+                let stored = state.stats().size;
                 let deferred = &mut DeferredDrops::default();
-                state.with_options(new_options, &|time| time, opened.clock, deferred)?
+                let state =
+                    state.with_options(new_options, &|time| time, opened.clock, deferred)?;
+                let removed = stored - state.stats().size;
+                if removed > 0 {
+                    opened.notes.push(format!(
+                        "table `{}`: {removed} of {} removed, which the options given for it do not allow",
+                        state.options().name,
+                        count(stored, "item")
+                    ));
+                }
+                state
             };
             opened_states.push((number, state));
         }
