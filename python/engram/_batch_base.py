@@ -1,6 +1,6 @@
 """What batches of tables and of replay buffers have in common."""
 
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 
@@ -44,11 +44,6 @@ class BatchBase:
 
     def __len__(self) -> int:
         return len(self._native)
-
-    def __getitem__(self, key: object) -> NoReturn:
-        raise TypeError(
-            f"a {type(self).__name__} has no items; use its nest of arrays `data`, such as `batch.data[{key!r}]`"
-        )
 
     def __repr__(self) -> str:
         return self._title + aligned(self._rows)

@@ -78,8 +78,8 @@ class DeadlineExceededError(EngramError, TimeoutError):
 class UnsatisfiableError(EngramError, ValueError):
     """No amount of waiting could complete the call.
 
-    Raised at once, whatever the timeout. Examples: a sample of more items than a table with `max_times_sampled` can
-    ever provide, or an item larger than its table's `max_bytes`.
+    Usually raised at once, whatever the timeout. Examples: a sample of more items than a table with `max_times_sampled`
+    can ever provide, or an item larger than its table's `max_bytes`.
 
     Also raised after five seconds by `sample` of a `Store` without a timeout, if it waits in the only thread of a
     process that has neither a server nor an open dataset, so that nothing can be inserted.

@@ -120,8 +120,10 @@ class Server:
         """`host:port` of the metrics; None if the server has none."""
         return self._native.metrics_address
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Server cannot be pickled; pass its `address` to other processes, or an engram.Client")
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "a Server cannot be pickled or copied; pass its `address` to other processes, or an engram.Client"
+        )
 
     def close(self) -> None:
         """Ends all waiting remote calls, frees the ports, and closes the store if the server created it.

@@ -60,9 +60,9 @@ class Store(TableStore):
             path: The directory. Only one process can have it open at a time.
             tables: Tables that do not exist in the directory are created. A table that exists gets the configuration
                 given here, except its seed; its rate limiter stays if it was set with `set_rate_limiter`, unless the
-                one given here differs from the one given before. Items that the new `max_size`, `max_bytes`,
-                `max_times_sampled` or `ttl` does not allow are removed; `notes` states how many. Tables in the
-                directory that are not given here stay as they are.
+                one given here differs from the one given before. Items that the new `max_size`, `max_bytes` or
+                `max_times_sampled` does not allow are removed, and `notes` states how many; older ones than a new `ttl`
+                expire. Tables in the directory that are not given here stay as they are.
             durability: The failure after which acknowledged changes are still there. `"process"`: the end of the
                 process, including `kill -9`. `"disk"`: a power failure. `"none"`: only checkpoints are stored.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`, unless 1 MiB of changes is pending.
@@ -123,10 +123,10 @@ class Store(TableStore):
             store._checkpoint_thread = thread  # noqa: SLF001, its own
         return store
 
-    def __reduce__(self) -> NoReturn:
+    def __getstate__(self) -> NoReturn:
         raise TypeError(
-            "a Store cannot be pickled: its tables are in this process; serve it with engram.Server(store), and pass "
-            "an engram.Client to other processes"
+            "a Store cannot be pickled or copied: its tables are in this process; serve it with "
+            "engram.Server(store), and pass an engram.Client to other processes"
         )
 
     def _initialize(self, native: _engram.Store, notes: Iterable[str]) -> None:

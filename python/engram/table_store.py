@@ -53,7 +53,7 @@ class TableStore:
                 optree in the namespace "engram", which are returned as dicts. Each leaf is a column. By default the
                 data is one step, whose columns are sampled without a time axis, as `[B, ...]`.
             priorities: Priority of the item in each table, by table name. The tables share the data.
-            timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
+            timeout: Seconds to wait for the tables' rate limiters. `None`: no limit, except as stated below.
             time_axis: True if the leaves are `[T, ...]`, to be sampled as `[B, T, ...]`.
 
         Returns:
@@ -109,7 +109,8 @@ class TableStore:
             priorities: Priority of all items, or `[N]`, one for each.
             time_axis: True if the leaves are `[N, T, ...]`: items of `T` steps, as `insert` with `time_axis` and
                 patterns create them. False: items of one step, without a time axis.
-            timeout: Seconds to wait for the table's rate limiter, for the whole call. `None` waits forever.
+            timeout: Seconds to wait for the table's rate limiter, for the whole call. `None`: no limit, except as
+                stated below.
 
         Returns:
             u64 `[N]`: keys of the items.
@@ -198,8 +199,9 @@ class TableStore:
             n: Number of items. The rate limiter need not allow all of them at once.
             at_least: Minimum number of items. If at least this many are available, return them instead of waiting for
                 `n`. Default: `n`.
-            timeout: Seconds to wait. `None` waits forever. On timeout, all drawn items return to the table. With 0 and
-                `at_least=1`, the call returns the available items, if there are any, without waiting.
+            timeout: Seconds to wait. `None`: no limit, except as stated below. On timeout, all drawn items return to
+                the table. With 0 and `at_least=1`, the call returns the available items, if there are any, without
+                waiting.
             pad: Pad shorter items with zeros instead of returning ragged columns.
 
         Returns:

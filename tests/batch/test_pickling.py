@@ -157,20 +157,12 @@ def test_what_cannot_be_pickled_states_what_to_do():
     store, buffer = engram.Store([Table("t")]), ReplayBuffer(10)
     with engram.Server(store) as server:
         cases = {
-            store: "a Store cannot be pickled: its tables are in this process; serve it with engram.Server(store), and "
-            "pass an engram.Client to other processes",
-            server: "a Server cannot be pickled; pass its `address` to other processes, or an engram.Client",
-            buffer: "a ReplayBuffer cannot be pickled: its steps are in this process; `save` it, and `restore` it in "
-            "the other process, or pass batches",
+            store: "a Store cannot be pickled or copied: its tables are in this process; serve it with "
+            "engram.Server(store), and pass an engram.Client to other processes",
+            server: "a Server cannot be pickled or copied; pass its `address` to other processes, or an engram.Client",
+            buffer: "a ReplayBuffer cannot be pickled or copied: its steps are in this process; `save` it, and "
+            "`restore` it in the other process, or pass batches",
         }
         for value, text in cases.items():
             with raises(TypeError, text):
                 pickle.dumps(value)
-
-
-def test_a_batch_has_no_items():
-    with engram.Store([Table("t")]) as store:
-        store.insert({"x": 1}, {"t": 1.0})
-        batch = store.sample("t", 1)
-        with raises(TypeError, "a Batch has no items; use its nest of arrays `data`, such as `batch.data['x']`"):
-            batch["x"]

@@ -63,8 +63,3 @@ def test_subclasses_keep_their_type_and_attributes():
     with engram.Server([Table("t")]) as server:
         other = copy(NamedClient(server, "reader"))
         assert (type(other), other.name, other.tables) == (NamedClient, "reader", ["t"])
-
-
-def test_a_store_cannot_be_pickled():
-    with engram.Store([Table("t")]) as store, raises(TypeError, "cannot pickle 'engram._engram.Store' object"):
-        pickle.dumps(store)

@@ -303,8 +303,8 @@ def test_items_of_buffers_are_rejected(open_store):
 def test_a_vector_writer_needs_tables():
     buffer = ReplayBuffer(100, 2)
     text = (
-        "`store` must be an engram.Store or engram.Client, or for an engram.buffers.ReplayBuffer use a BufferWriter; "
-        f"got {buffer!r} (ReplayBuffer)"
+        "`store` must be an engram.Store or a client of servers (for an engram.buffers.ReplayBuffer, use a "
+        f"BufferWriter); got {buffer!r} (ReplayBuffer)"
     )
     with raises(InvalidArgumentError, text):
         open_writer(buffer)

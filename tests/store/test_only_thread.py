@@ -22,9 +22,9 @@ def test_sample_of_an_empty_table():
         assert store.sample("replay", 4).data["x"].tolist() == [1, 1, 1, 1]
     """)
     assert output == (
-        "`sample` waits for 4 items of table `replay`; `replay`: sampling waits: the table is empty (MinSize); this is "
-        "the only thread of the process, so nothing is inserted while it waits: insert more before you sample, call "
-        "`flush` of the writers, or pass `timeout`\n"
+        "`sample` waits for 4 items of table `replay`, and has taken none; `replay`: sampling waits: the table is "
+        "empty (MinSize); this is the only thread of the process, so nothing is inserted while it waits: insert more "
+        "before you sample, call `flush` of the writers, or pass `timeout`\n"
     )
 
 
@@ -88,27 +88,58 @@ def test_a_timeout_of_sample_is_kept():
     assert output == "True\n"
 
 
-@pytest.mark.parametrize("others", [[], ["other"]])
-def test_insert_into_a_full_queue(others):
+@pytest.mark.parametrize(("tables", "has"), [
+    (["q"], "no table has the item"),
+    (["other", "q"], "only `other` has the item"),
+    (["q", "other"], "only `other` has the item"),
+])  # fmt: skip
+def test_insert_into_a_full_queue(tables, has):
     output = run_python(f"""
         import engram
         store = engram.Store([engram.Table("other"), engram.Table.queue("q", max_size=1)])
-        priorities = dict.fromkeys({others!r} + ["q"], 1.0)
+        priorities = dict.fromkeys({tables!r}, 1.0)
         store.insert({{"x": 1}}, priorities)
         try:
             store.insert({{"x": 2}}, priorities)
         except engram.errors.BackpressureError as error:
             print(error)
+        assert store.info()["other"].size == 2 * ("other" in priorities)
         assert store.sample("q", 1).data["x"].tolist() == [1]
         store.insert({{"x": 3}}, priorities)
         assert store.sample("q", 1).data["x"].tolist() == [3]
     """)
-    has = "only `other` has the item" if others else "no table has the item"
     assert output == (
-        f"table `q` does not accept more items now; {has}; `q`: inserting waits: Queue(1) is full: 1 inserted item is "
-        "not sampled yet; this is the only thread of the process, so nothing is sampled while the call waits: sample "
+        f"table `q` did not accept the item; {has}; `q`: inserting waits: Queue(1) is full: 1 inserted item is not "
+        "sampled yet; this is the only thread of the process, so nothing is sampled while the call waits: sample "
         "before you insert more, or pass `timeout`\n"
     )
+
+
+def test_insert_that_waits_for_the_disk_is_not_a_deadlock(tmp_path):
+    output = run_python(f"""
+        import engram
+        with engram.Store.open({str(tmp_path)!r}, [engram.Table("t")], durability="disk", sync_interval=6) as store:
+            for value in range(2):
+                store.insert({{"x": value}}, {{"t": 1.0}})
+            print(store.info()["t"].size)
+    """)
+    assert output == "2\n"
+
+
+def test_sample_takes_nothing_if_there_are_too_few_items():
+    output = run_python("""
+        import engram
+        store = engram.Store([engram.Table.queue("q", max_size=5)])
+        for value in range(3):
+            store.insert({"x": value}, {"q": 1.0})
+        try:
+            store.sample("q", 5, at_least=4)
+        except engram.errors.UnsatisfiableError as error:
+            print(error)
+        print(store.sample("q", 3).data["x"])
+    """)
+    assert output.startswith("`sample` waits for at least 4 items of table `q`, and has taken none; ")
+    assert output.endswith("\n[0 1 2]\n")
 
 
 def test_insert_that_an_expiring_item_may_end_waits():

@@ -65,6 +65,7 @@ impl KeyMap {
 
     /// Sets the value of `key`.
     pub fn insert(&mut self, key: u64, value: u32) {
+        debug_assert_ne!(value, NONE);
         *self.value(key) = value;
     }
 
@@ -156,7 +157,7 @@ mod tests {
         let together = (64..64 + KEYS_TOGETHER).map(KeyMap::shard_number);
         assert_eq!(together.collect::<std::collections::HashSet<_>>().len(), 1);
         let fullest = map.shards.iter().map(HashMap::len).max().unwrap();
-        assert!(fullest < 2 * 100_000 / SHARDS, "{fullest}");
+        assert!(fullest < 2 * 100_000 / KEYS_PER_BLOCK / SHARDS, "{fullest}");
         assert_eq!(
             (map.len(), map.get(77), map.remove(77), map.get(77)),
             (100_000, Some(77), Some(77), None)

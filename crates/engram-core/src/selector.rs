@@ -44,7 +44,7 @@ pub enum SelectorKind {
 /// Makes a list of all selectors and a `match` of the same kinds, so that a list without one of them does not compile.
 macro_rules! list_selectors {
     ($($kind:ident $({ $($parameters:tt)* })?),+) => {
-        /// A selector of each kind. New kinds are appended: stores on disk contain positions in this list.
+        /// A selector of each kind. New kinds are appended: their numbers on disk are the positions in this list.
         pub const ALL: &[Self] = &[$(Self::$kind $({ $($parameters)* })?),+];
 
         /// Name of the kind.

@@ -181,9 +181,13 @@ where
     wait_unless(py, ticket, deadline, check_signals)
 }
 
+/// Returns the error of a call that waits for other threads, although there are none; `None` while it waits for the disk.
+pub(crate) type Deadlock<'a> = dyn Fn() -> Option<Error> + Send + Sync + 'a;
+
 /// Waits as [`wait_for`] does, for a ticket that needs another thread or process to sample or insert. A wait that gets
 /// long is logged; `describe` returns the message as in [`LongWait::report`]. If only a thread of this process could end a
-/// wait without a deadline, `deadlock` returns the error for the case that there is none.
+/// wait without a deadline, `deadlock` returns the error for the case that there is none; `None` while the ticket waits for
+/// something else.
 ///
 /// # Errors
 /// Those of [`wait_for`], and that of `deadlock`.
@@ -192,7 +196,7 @@ pub(crate) fn wait_for_table<F, T>(
     ticket: &mut F,
     deadline: Option<Instant>,
     describe: impl Fn(&str) -> String + Send + Sync,
-    deadlock: Option<&(dyn Fn() -> Error + Send + Sync)>,
+    deadlock: Option<&Deadlock<'_>>,
 ) -> PyResult<Option<T>>
 where
     F: Future<Output = Result<T>> + Unpin + Send,
@@ -208,12 +212,11 @@ where
             return false;
         };
         next_check += CALL_CHECK_INTERVAL;
-        let is_deadlock = Python::try_attach(is_only_thread).unwrap_or(Ok(false));
-        *raised = match is_deadlock {
+        let is_only_thread = Python::try_attach(is_only_thread).unwrap_or(Ok(false));
+        *raised = match is_only_thread {
             Ok(false) => None,
             Ok(true) => {
-                let error = deadlock();
-                Python::try_attach(|py| errors::to_py(py, &error))
+                deadlock().and_then(|error| Python::try_attach(|py| errors::to_py(py, &error)))
             }
             Err(error) => Some(error),
         };

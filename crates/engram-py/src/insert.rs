@@ -76,11 +76,12 @@ impl Inserter {
                     Ok((key, accepted))
                 }
                 Tables::Remote(remote) => {
-                    insert_remote(py, remote, &options, items, until, &describe)
+                    let inserted = insert_remote(py, remote, &options, items, until, &describe);
+                    inserted.map(|(key, accepted)| (key, (accepted, false)))
                 }
             }
         };
-        let (key, accepted) = match (tables, &names[..]) {
+        let (key, (accepted, is_deadlock)) = match (tables, &names[..]) {
             // If a table rejects the item, the cached options may be out of date: then try once more.
             (Tables::Remote(remote), [table]) => attempt().or_else(|error| {
                 if errors::is_item_rejection(py, &error) && remote.forget_options(table) {
@@ -136,13 +137,19 @@ impl Inserter {
             let have = if others.len() == 1 { "has" } else { "have" };
             format!("only {} {have} the item", others.join(", "))
         };
-        let text = format!(
-            "{noun} {} did not accept the item within {} s; {others}{}",
-            tables_without_item.join(", "),
-            timeout.seconds(),
-            reasons.collect::<String>()
-        );
-        Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
+        let (tables, reasons) = (tables_without_item.join(", "), reasons.collect::<String>());
+        let error = if is_deadlock {
+            Error::Backpressure(format!(
+                "{noun} {tables} did not accept the item; {others}{reasons}; this is the only thread of the process, so \
+                 nothing is sampled while the call waits: sample before you insert more, or pass `timeout`"
+            ))
+        } else {
+            Error::DeadlineExceeded(format!(
+                "{noun} {tables} did not accept the item within {} s; {others}{reasons}",
+                timeout.seconds()
+            ))
+        };
+        Err(errors::to_py(py, &error))
     }
 
     /// Builds an item for each table, and checks it against the options of each: all or nothing.

@@ -1,6 +1,7 @@
 //! Passes an item that `insert.rs` has built to one or several tables, in process or on a server.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use engram_core::{Error, NewItem, Result, TableOptions};
@@ -9,7 +10,7 @@ use engram_rpc::client::RemoteOutbox;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::gil::{Timeout, detached, wait_for, wait_for_table};
+use crate::gil::{Deadlock, Timeout, detached, wait_for, wait_for_table};
 use crate::only_thread::any_item_expires;
 use crate::tables::{REPLY_GRACE, RemoteTables};
 
@@ -17,7 +18,7 @@ use crate::tables::{REPLY_GRACE, RemoteTables};
 type DescribeWait<'a> = dyn Fn(&str) -> String + Send + Sync + 'a;
 
 /// Inserts an item into each local table. Returns for each table whether it accepted the item, which may happen
-/// shortly after the deadline.
+/// shortly after the deadline; and true if the wait has ended because no other thread could sample.
 pub(crate) fn insert_local(
     py: Python<'_>,
     engine: &Engine,
@@ -25,7 +26,7 @@ pub(crate) fn insert_local(
     items: Vec<NewItem>,
     deadline: Option<Instant>,
     describe: &DescribeWait<'_>,
-) -> PyResult<Vec<bool>> {
+) -> PyResult<(Vec<bool>, bool)> {
     if let Err(error) = wait_for(py, &mut engine.journal_space(), deadline) {
         let is_storage = errors::is_storage(py, &error);
         let advice = ", and insert the item again: it is not stored";
@@ -44,16 +45,26 @@ pub(crate) fn insert_local(
             .collect::<Result<Vec<_>>>()
     })?;
     let mut accepted = Vec::with_capacity(names.len());
-    for (number, mut ticket) in tickets.into_iter().enumerate() {
-        let deadlock = || describe_deadlock(engine, names, number);
-        let deadlock: Option<&(dyn Fn() -> Error + Send + Sync)> =
-            if deadline.is_none() && !any_item_expires(engine) {
-                Some(&deadlock)
-            } else {
-                None
-            };
-        let waited = wait_for_table(py, &mut ticket, deadline, describe, deadlock)?;
-        let in_time = waited.is_some();
+    let is_deadlock = AtomicBool::new(false);
+    let mut deadline = deadline;
+    for (name, mut ticket) in names.iter().zip(tickets) {
+        let deadlock = || {
+            let info = engine.table(name).ok()?.info();
+            let waits = info.waiting_inserts > 0 && !any_item_expires(engine);
+            is_deadlock.store(waits, Ordering::Relaxed);
+            waits.then(|| Error::Backpressure("no other thread could sample".into()))
+        };
+        let deadlock: Option<&Deadlock<'_>> = match deadline {
+            None => Some(&deadlock),
+            Some(_) => None,
+        };
+        let in_time = match wait_for_table(py, &mut ticket, deadline, describe, deadlock) {
+            Err(_) if is_deadlock.load(Ordering::Relaxed) => {
+                deadline = Some(Instant::now()); // for the other tables
+                false
+            }
+            waited => waited?.is_some(),
+        };
         // The table may have accepted it between the deadline and the withdrawal.
         let accepted_late = !in_time && py.detach(|| ticket.withdraw()) == 0;
         if accepted_late {
@@ -61,27 +72,7 @@ pub(crate) fn insert_local(
         }
         accepted.push(in_time || accepted_late);
     }
-    Ok(accepted)
-}
-
-/// The error of an insert into a table of `names` that blocks, if no other thread could sample. Those before it have the item.
-fn describe_deadlock(engine: &Engine, names: &[&str], number: usize) -> Error {
-    let table = names[number];
-    let info = engine.table(table).ok().map(|table| table.info());
-    let reason = info.and_then(|info| info.inserting_blocked);
-    let reason = reason.map_or_else(String::new, |reason| format!("; {reason}"));
-    let others: Vec<_> = (names[..number].iter())
-        .map(|name| format!("`{name}`"))
-        .collect();
-    let has = match others.len() {
-        0 => "no table has the item".into(),
-        1 => format!("only {} has the item", others[0]),
-        _ => format!("only {} have the item", others.join(", ")),
-    };
-    Error::Backpressure(format!(
-        "table `{table}` does not accept more items now; {has}{reason}; this is the only thread of the process, so nothing is \
-         sampled while the call waits: sample before you insert more, or pass `timeout`"
-    ))
+    Ok((accepted, deadline.is_some() && is_deadlock.into_inner()))
 }
 
 /// Waits until the server has the acknowledgements of earlier samples: one may be necessary before a table has space.

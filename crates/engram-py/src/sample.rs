@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use crate::batch::Batch;
 use crate::blocked_reason::{Blocked, blocked_reason};
 use crate::errors;
-use crate::gil::{Timeout, wait_for, wait_for_table};
+use crate::gil::{Deadlock, Timeout, wait_for, wait_for_table};
 use crate::tables::{RemoteTables, Tables};
 
 /// Extra time for a server's reply after the deadline of a sample request.
@@ -34,14 +34,23 @@ pub(crate) fn sample_local(
         let sampled = table.sample_batch(options, length_policy, engine.pool());
         sampled.await
     };
+    let deadlock = || {
+        let info = engine.table(table).ok()?.info();
+        let at_least = options.at_least.min(options.n);
+        (info.waiting_samples > 0).then(|| {
+            Error::Unsatisfiable(format!(
+                "`sample` waits for {}{} of table `{table}`, and has taken none{}; this is the only thread of the process, so \
+                 nothing is inserted while it waits: insert more before you sample, call `flush` of the writers, or pass \
+                 `timeout`",
+                if at_least < options.n { "at least " } else { "" },
+                count(at_least, "item"),
+                blocked_reason(&tables, table, Blocked::Sampling)
+            ))
+        })
+    };
     let waits_forever = options.timeout.is_none_or(f64::is_infinite);
-    let batch = finish(
-        py,
-        (&tables, table, options.n),
-        sampled,
-        None,
-        waits_forever,
-    )?;
+    let deadlock: Option<&Deadlock<'_>> = if waits_forever { Some(&deadlock) } else { None };
+    let batch = finish(py, (&tables, table, options.n), sampled, None, deadlock)?;
     batch.ok_or_else(|| errors::invalid(py, "interrupted".into()))
 }
 
@@ -63,7 +72,7 @@ pub(crate) fn sample_remote(
     let deadline = timeout
         .deadline()
         .map(|deadline| deadline + SAMPLE_REPLY_GRACE);
-    let batch = finish(py, (&tables, &table, n), sampled, deadline, false)?;
+    let batch = finish(py, (&tables, &table, n), sampled, deadline, None)?;
     batch.ok_or_else(|| {
         let text = format!(
             "the server at {} did not reply within {} s to a request for {} of table `{table}`",
@@ -87,18 +96,18 @@ pub(crate) fn sample_sharded(
         Ok((sampled.batch, Some(sampled.lease)))
     };
     // The servers enforce the timeout, and the sample a deadline for their replies.
-    let batch = finish(py, (tables, table, n), sampled, None, false)?;
+    let batch = finish(py, (tables, table, n), sampled, None, None)?;
     batch.ok_or_else(|| errors::invalid(py, "interrupted".into()))
 }
 
 /// Waits for a sample of `n` items, builds its batch and then acknowledges it; `None` at the deadline. If the batch cannot
-/// be built, its lease is dropped, which returns the items to the table. `waits_forever`: the sample has no timeout.
+/// be built, its lease is dropped, which returns the items to the table.
 fn finish<L: BatchLease + Send>(
     py: Python<'_>,
     (tables, table, n): (&Tables, &str, usize),
     sampled: impl Future<Output = Result<(engram_engine::Batch, Option<L>)>> + Send,
     deadline: Option<Instant>,
-    waits_forever: bool,
+    deadlock: Option<&Deadlock<'_>>,
 ) -> PyResult<Option<Batch>> {
     let describe = |waited: &str| {
         let reason = blocked_reason(tables, table, Blocked::Sampling);
@@ -106,18 +115,6 @@ fn finish<L: BatchLease + Send>(
             "`sample` has waited {waited} for {} of table `{table}`{reason}",
             count(n, "item")
         )
-    };
-    let deadlock = || {
-        let reason = blocked_reason(tables, table, Blocked::Sampling);
-        Error::Unsatisfiable(format!(
-            "`sample` waits for {} of table `{table}`{reason}; this is the only thread of the process, so nothing is inserted \
-             while it waits: insert more before you sample, call `flush` of the writers, or pass `timeout`",
-            count(n, "item")
-        ))
-    };
-    let deadlock: Option<&(dyn Fn() -> Error + Send + Sync)> = match tables {
-        Tables::Local(_) if waits_forever => Some(&deadlock),
-        _ => None,
     };
     let mut sampled = pin!(sampled);
     let waited = wait_for_table(py, &mut sampled, deadline, describe, deadlock)?;

@@ -475,10 +475,10 @@ class ReplayBuffer:
         """Number of environments."""
         return self._num_envs
 
-    def __reduce__(self) -> NoReturn:
+    def __getstate__(self) -> NoReturn:
         raise TypeError(
-            "a ReplayBuffer cannot be pickled: its steps are in this process; `save` it, and `restore` it in the other "
-            "process, or pass batches"
+            "a ReplayBuffer cannot be pickled or copied: its steps are in this process; `save` it, and "
+            "`restore` it in the other process, or pass batches"
         )
 
     def __len__(self) -> int:

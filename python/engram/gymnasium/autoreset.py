@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from engram import _checks
 from engram.errors import InvalidArgumentError
 
@@ -54,9 +56,9 @@ def check_unpacked(obs: object, info: object) -> None:
 
     An empty dict, or a dict with a mask `_key` for a `key`, is an info and not an observation.
     """
-    if info is None and isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict):  # noqa: PLR2004, a pair
-        names = obs[1].keys()
-        if not names or any(f"_{name}" in names for name in names):
+    if info is None and type(obs) is tuple and len(obs) == 2 and isinstance(obs[1], dict):  # noqa: PLR2004, a pair
+        masks = (obs[1].get(f"_{name}") for name in obs[1])
+        if not obs[1] or any(isinstance(mask, np.ndarray) and mask.dtype == np.bool_ for mask in masks):
             raise InvalidArgumentError(
                 "`obs` must be observations; got a pair of observations and info, as `reset` of the environments "
                 "returns; unpack it: `writer.reset(*envs.reset())`"

@@ -71,7 +71,7 @@ class VectorWriter(_Writer):
         autoreset_mode: Any = None,  # noqa: ANN401, a gymnasium.vector.AutoresetMode or a str
         **options: Unpack[WriterOptions],
     ) -> None:
-        kinds = "an engram.Store or engram.Client, or for an engram.buffers.ReplayBuffer use a BufferWriter"
+        kinds = "an engram.Store or a client of servers (for an engram.buffers.ReplayBuffer, use a BufferWriter)"
         _checks.instance_of("`store`", store, TableStore, kinds)
         checked = checked_items(items)
         self._tables = sorted({each.table for each in checked})

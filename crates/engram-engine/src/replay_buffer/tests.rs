@@ -410,7 +410,7 @@ fn mappings_with_huge_pages() -> Vec<Range<usize>> {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn the_tree_of_a_buffer_in_a_file_has_huge_pages_and_the_file_does_not() {
+fn the_tree_of_a_buffer_in_a_file_has_huge_pages() {
     let file = TemporaryFile::new("huge-pages");
     let case = Case {
         length: 1 << 20,
