@@ -203,7 +203,7 @@ where
     T: Send,
 {
     let mut long_wait = LongWait::begin();
-    let mut next_check = Instant::now() + CALL_CHECK_INTERVAL;
+    let mut next_check = long_wait.began() + CALL_CHECK_INTERVAL;
     wait_unless(py, ticket, deadline, |raised| {
         if check_signals(raised) || long_wait.report(raised, &describe) {
             return true;

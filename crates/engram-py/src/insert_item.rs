@@ -47,10 +47,10 @@ pub(crate) fn insert_local(
     let mut accepted = Vec::with_capacity(names.len());
     let is_deadlock = AtomicBool::new(false);
     let mut deadline = deadline;
-    for (name, mut ticket) in names.iter().zip(tickets) {
+    for mut ticket in tickets {
+        // If the table has the item and the ticket waits for the disk, `accepted_late` is true below.
         let deadlock = || {
-            let info = engine.table(name).ok()?.info();
-            let waits = info.waiting_inserts > 0 && !any_item_expires(engine);
+            let waits = !any_item_expires(engine);
             is_deadlock.store(waits, Ordering::Relaxed);
             waits.then(|| Error::Backpressure("no other thread could sample".into()))
         };
@@ -59,7 +59,7 @@ pub(crate) fn insert_local(
             Some(_) => None,
         };
         let in_time = match wait_for_table(py, &mut ticket, deadline, describe, deadlock) {
-            Err(_) if is_deadlock.load(Ordering::Relaxed) => {
+            Err(_) if deadline.is_none() && is_deadlock.load(Ordering::Relaxed) => {
                 deadline = Some(Instant::now()); // for the other tables
                 false
             }
