@@ -6,7 +6,7 @@ from contextlib import suppress
 import numpy as np
 
 from engram import Client
-from engram.errors import DeadlineExceededError
+from engram.errors import ClosedError
 
 HTML_NAME = "<b onclick='x()'>html</b>"
 
@@ -24,26 +24,21 @@ class Load:
             thread.start()
 
     def _write(self):
-        while not self._end.is_set():
-            try:
-                self._client.insert_batch("replay", {"x": np.arange(20)}, timeout=30)
-            except DeadlineExceededError:
-                continue
-            self._end.wait(0.02)
+        with suppress(ClosedError):
+            while not self._end.wait(0.02):
+                self._client.insert_batch("replay", {"x": np.arange(20)})
 
     def _read(self):
-        while not self._end.is_set():
-            if self.is_reading.wait(0.1):
-                with suppress(DeadlineExceededError):  # the writer has ended
-                    self._client.sample("replay", 160, timeout=30)
-                self._end.wait(0.01)
+        with suppress(ClosedError):
+            while not self._end.wait(0.01):
+                if self.is_reading.wait(0.1):
+                    self._client.sample("replay", 160)
 
     def close(self):
         self._end.set()
-        self.is_reading.set()
+        self._client.close()
         for thread in self._threads:
             thread.join(40)
-        self._client.close()
 
 
 def fill(store):
