@@ -25,8 +25,8 @@ NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 SLOW ?= $(filter true,$(CI))
 MARKERS := $(if $(SLOW),, and not slow)
 PYTEST_ARGS ?=
-# One process per core; a process that has no tests left takes over some of another one's.
-PARALLEL := -n auto --dist worksteal
+# Three processes per two cores, because many tests wait; a process without tests left takes over those of others.
+PARALLEL := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --dist worksteal
 FRAMEWORKS := .venv-frameworks
 OUTSIDE := .venv-outside
 RAY := .venv-ray
