@@ -139,7 +139,7 @@ def time_loop(envs: int, calls: int, mode: str, *, bare: bool) -> float:
 
 
 def print_row(envs: int, runs: int, baselines: list[Callable[[], float]], measured: list[Callable[[], float]]) -> None:
-    """Prints medians of alternating runs, and the ratios of each baseline to what is measured beside it."""
+    """Prints medians of alternating runs, and the ratio of each baseline to what is measured."""
     seconds = [[(first(), second()) for first, second in zip(baselines, measured, strict=True)] for _ in range(runs)]
     cells = []
     for pairs in zip(*seconds, strict=True):

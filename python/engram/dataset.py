@@ -110,10 +110,11 @@ class Dataset(Generic[T]):
             max_items: Number of items after which the iteration ends, if necessary with a smaller batch. `None` means
                 unlimited.
             timeout: Seconds to wait for a batch before the iteration ends; `info()[table].blocked` then states why
-                there was none. `None` waits forever. Less than 0.5 s becomes 0.5 s while items are available or in
-                flight: with 0, the iteration yields what is available without waiting for an insert. A server that does
-                not reply in time when an iteration begins raises `DeadlineExceededError`, and so does a durable server
-                that does not confirm the last items.
+                there was none. `None` waits forever; but a wait for a `Store` in the only thread of a process, where
+                nothing can be inserted meanwhile, raises `UnsatisfiableError` after 5 s. Less than 0.5 s becomes 0.5 s
+                while items are available or in flight: with 0, the iteration yields what is available without waiting
+                for an insert. A server that does not reply in time when an iteration begins raises
+                `DeadlineExceededError`, and so does a durable server that does not confirm the last items.
             pad: Pad shorter items with zeros instead of yielding ragged columns.
             hold: Acknowledge a batch when the next one is requested or the iterator is closed, instead of when it is
                 yielded: if the reader's process dies, the items return to the table. They also return if a batch from a

@@ -81,8 +81,8 @@ class UnsatisfiableError(EngramError, ValueError):
     Usually raised at once, whatever the timeout. Examples: a sample of more items than a table with `max_times_sampled`
     can ever provide, or an item larger than its table's `max_bytes`.
 
-    Also raised after five seconds by `sample` of a `Store` without a timeout, if it waits in the only thread of a
-    process that has neither a server nor an open dataset, so that nothing can be inserted.
+    Also raised after five seconds by `sample` of a `Store`, or by a `Dataset` of one, without a timeout, if it waits in
+    the only thread of a process that has neither a server nor another open dataset, so that nothing can be inserted.
     """
 
 

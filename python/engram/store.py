@@ -58,7 +58,8 @@ class Store(TableStore):
 
         Args:
             path: The directory. Only one process can have it open at a time.
-            tables: Tables that do not exist in the directory are created. A table that exists gets the configuration
+            tables: Tables that do not exist in the directory are created; `notes` names them if tables of the directory
+                are not given here, because a name may be misspelt. A table that exists gets the configuration
                 given here, except its seed; its rate limiter stays if it was set with `set_rate_limiter`, unless the
                 one given here differs from the one given before. Items that the new `max_size`, `max_bytes` or
                 `max_times_sampled` does not allow are removed, and `notes` states how many; older ones than a new `ttl`

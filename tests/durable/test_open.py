@@ -115,6 +115,15 @@ def test_options_and_tables_can_change_when_a_store_is_opened(tmp_path):
         assert store.info()["weighted"].max_size == 7
 
 
+def test_a_new_table_is_noted_if_a_stored_one_is_not_given(tmp_path):
+    with Store.open(tmp_path, [Table("replay"), Table("queue")]) as store:
+        assert store.notes == ()
+    with Store.open(tmp_path, [Table("reply"), Table("queue")]) as store:
+        assert store.notes == ("table `reply` is new; tables of the directory that were not given: `replay`",)
+    with Store.open(tmp_path, [Table("replay"), Table("reply"), Table("queue"), Table("new")]) as store:
+        assert store.notes == ()
+
+
 def test_a_signature_that_items_do_not_match_is_rejected(tmp_path):
     with Store.open(tmp_path, tables()) as store:
         fill(store)

@@ -152,3 +152,52 @@ def test_insert_that_an_expiring_item_may_end_waits():
         print("done")
     """)
     assert output == "done\n"
+
+
+@pytest.mark.parametrize("dataset", [
+    'engram.Dataset(store, "q", 2)',
+    'engram.data.numpy.dataset(store, "q", batch_size=2)',
+])  # fmt: skip
+def test_dataset_that_waits_for_more_items(dataset):
+    output = run_python(f"""
+        import engram, numpy
+        store = engram.Store([engram.Table.queue("q", max_size=10)])
+        for value in range(3):
+            store.insert({{"x": numpy.array([value])}}, {{"q": 1.0}}, time_axis=True)
+        try:
+            for batch in {dataset}:
+                print(batch.data["x"].ravel().tolist())
+        except engram.errors.UnsatisfiableError as error:
+            print(error)
+        print(store.sample("q", 1).data["x"].tolist())
+    """)
+    assert output == (
+        "[0, 1]\n"
+        "a dataset of table `q` waits for its next batch; `q`: sampling waits: the learner has caught up with the "
+        "writers, which is as far as Queue allows (3 inserted x 1 sample per insert - 3 sampled = 0); this is the only "
+        "thread of the process, so nothing is inserted while it waits: insert more before the iteration, call `flush` "
+        "of the writers, or pass `timeout`\n"
+        "[[2]]\n"
+    )
+
+
+def test_a_wait_of_a_dataset_that_another_thread_may_end():
+    output = run_python("""
+        import engram, threading, time
+        store = engram.Store([engram.Table("replay")])
+        def insert():
+            time.sleep(6)
+            store.insert({"x": 1}, {"replay": 1.0})
+        threading.Thread(target=insert).start()
+        print(next(iter(engram.Dataset(store, "replay", 1))).data["x"])
+    """)
+    assert output == "[1]\n"
+
+
+def test_a_timeout_of_a_dataset_is_kept():
+    output = run_python("""
+        import engram
+        store = engram.Store([engram.Table("replay")])
+        print(list(engram.Dataset(store, "replay", 1, timeout=5.5)))
+    """)
+    assert output == "[]\n"

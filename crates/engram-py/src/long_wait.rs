@@ -33,11 +33,6 @@ impl LongWait {
         }
     }
 
-    /// When the wait began.
-    pub(crate) fn began(&self) -> Instant {
-        self.began
-    }
-
     /// When the next message is due; `None` means never.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.began.checked_add(self.next)

@@ -15,7 +15,7 @@ pub(crate) fn closed() {
     OPEN.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// True while this process has a server, whose clients may sample at any time, or a stream, whose thread samples ahead.
-pub(crate) fn any_open() -> bool {
-    OPEN.load(Ordering::Relaxed) > 0
+/// Number of servers of this process, whose clients may sample at any time, and of streams, whose threads sample ahead.
+pub(crate) fn num_open() -> usize {
+    OPEN.load(Ordering::Relaxed)
 }

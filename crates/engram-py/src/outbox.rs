@@ -300,6 +300,6 @@ impl AnyOutbox {
         if self.items_left(py) == 0 || any_item_expires(engine) {
             return Ok(false);
         }
-        is_only_thread(py)
+        is_only_thread(py, 0)
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use engram_core::Error;
 use engram_engine::{BatchStream, WaitOptions, WaitOutcome};
 use pyo3::prelude::*;
 
@@ -13,6 +14,7 @@ use crate::errors;
 use crate::gil::{ForkGuard, Timeout, check_signals};
 use crate::long_wait::LongWait;
 use crate::native_readers;
+use crate::only_thread::{Deadlock, DeadlockCheck};
 use crate::tables::Tables;
 
 /// The native class of the iterators of `engram.Dataset`.
@@ -84,13 +86,34 @@ impl PyStream {
                 self.table
             )
         };
+        let deadlock = || {
+            let Tables::Local(engine) = tables else {
+                return None;
+            };
+            let info = engine.table(&self.table).ok()?.info();
+            (info.waiting_samples > 0).then(|| {
+                Error::Unsatisfiable(format!(
+                    "a dataset of table `{}` waits for its next batch{}; this is the only thread of the process, so nothing \
+                     is inserted while it waits: insert more before the iteration, call `flush` of the writers, or pass \
+                     `timeout`",
+                    self.table,
+                    blocked_reason(tables, &self.table, Blocked::Sampling)
+                ))
+            })
+        };
+        let deadlock: Option<&Deadlock<'_>> = match deadline {
+            Some(_) => None,
+            None => Some(&deadlock),
+        };
         let mut long_wait = LongWait::begin();
+        let mut check = DeadlockCheck::begin(1, deadlock);
         let mut raised = None;
         let next = py.detach(|| {
             let mut interrupted = || {
                 self.is_closing()
                     || check_signals(&mut raised)
                     || long_wait.report(&mut raised, describe)
+                    || check.report(&mut raised)
             };
             let mut options = WaitOptions {
                 deadline,

@@ -107,7 +107,8 @@ impl Drop for ReservedNames<'_> {
 
 impl Engine {
     /// Opens the engine stored in a directory: its stored tables, and those of `tables` that are not
-    /// stored yet. Also returns notes about what was damaged or unfinished. Writes a checkpoint if stored tables
+    /// stored yet. Also returns notes about what was damaged or unfinished, about items that new options removed, and about
+    /// new tables if stored ones are not among `tables`, in case that a name is misspelt. Writes a checkpoint if stored tables
     /// were dropped or renamed, or their options have changed, or if something was repaired.
     ///
     /// If `tables` contains a table with the name of a stored one (after renaming), the stored table takes these
@@ -143,6 +144,7 @@ impl Engine {
         let mut changed = options.repair && !opened.notes.is_empty();
         let states = std::mem::take(&mut opened.tables);
         let mut opened_states = Vec::with_capacity(states.len());
+        let mut not_given = Vec::new();
         for (number, state) in states {
             let stored_options = TableOptions::clone(state.options());
             if options.drop.contains(&stored_options.name) {
@@ -151,12 +153,14 @@ impl Engine {
             }
             let name = options.new_name(&stored_options.name).to_owned();
             let seed = stored_options.seed;
-            let new_options = match given_tables.remove(&name) {
-                Some(given) => TableOptions { seed, ..given },
-                None => TableOptions {
+            let new_options = if let Some(given) = given_tables.remove(&name) {
+                TableOptions { seed, ..given }
+            } else {
+                not_given.push(name.clone());
+                TableOptions {
                     name,
                     ..stored_options.clone()
-                },
+                }
             };
             let state = if new_options == stored_options {
                 state
@@ -201,7 +205,13 @@ impl Engine {
             let _checkpoint_lock = engine.checkpoint_lock.lock();
             engine.checkpoint_with(&[], true)?;
         }
-        for table in given_tables.into_values() {
+        for (name, table) in given_tables {
+            if !not_given.is_empty() {
+                opened.notes.push(format!(
+                    "table `{name}` is new; tables of the directory that were not given: `{}`",
+                    not_given.join("`, `")
+                ));
+            }
             engine.create_table(table)?;
         }
         Ok((engine, opened.notes))
