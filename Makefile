@@ -25,8 +25,9 @@ NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 SLOW ?= $(filter true,$(CI))
 MARKERS := $(if $(SLOW),, and not slow)
 PYTEST_ARGS ?=
-# Three processes per two cores, because many tests wait; a process without tests left takes over those of others.
-PARALLEL := -n $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --dist worksteal
+# Three processes for two processors, because many tests wait; one without tests left takes over some of another one.
+PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
+PARALLEL := -n $(PROCESSES) --dist worksteal
 FRAMEWORKS := .venv-frameworks
 OUTSIDE := .venv-outside
 RAY := .venv-ray

@@ -134,8 +134,8 @@ class Store(TableStore):
         self._native = native
         self._checkpoint_thread: CheckpointThread | None = None
         self.notes = tuple(notes)
-        """Descriptions of what `open` and `restore` found damaged or unfinished, and of items that the given tables do
-        not allow."""
+        """Descriptions of what `open` and `restore` found damaged or unfinished, of items that the given tables do not
+        allow, and of new tables if tables of the directory were not given."""
 
     def restore(
         self,

@@ -119,7 +119,7 @@ def test_a_new_table_is_noted_if_a_stored_one_is_not_given(tmp_path):
     with Store.open(tmp_path, [Table("replay"), Table("queue")]) as store:
         assert store.notes == ()
     with Store.open(tmp_path, [Table("reply"), Table("queue")]) as store:
-        assert store.notes == ("table `reply` is new; tables of the directory that were not given: `replay`",)
+        assert store.notes == ("new tables: `reply`; tables of the directory that were not given: `replay`",)
     with Store.open(tmp_path, [Table("replay"), Table("reply"), Table("queue"), Table("new")]) as store:
         assert store.notes == ()
 

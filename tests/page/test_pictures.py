@@ -17,13 +17,12 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS)
 def test_pictures(page, pictures, view, scheme):
     page.emulate_media(color_scheme=scheme)
-    page.goto(VIEWS[view])
-    expect(page.get_by_text("Engram", exact=True)).to_be_visible()
-    expect(page.locator("canvas").first).to_be_visible()
-    page.wait_for_timeout(3_000)  # curves of some length
     for width in (1280, 400):
         page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_timeout(1_000)
+        page.goto(VIEWS[view])
+        expect(page.get_by_text("Engram", exact=True)).to_be_visible()
+        expect(page.locator("canvas").first).to_be_visible()
+        page.wait_for_timeout(2_000)
         page.screenshot(path=pictures / f"{view}-{scheme}-{width}.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate("document.body.classList.contains('body--dark')") == (scheme == "dark")

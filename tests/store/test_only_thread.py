@@ -173,10 +173,10 @@ def test_dataset_that_waits_for_more_items(dataset):
     """)
     assert output == (
         "[0, 1]\n"
-        "a dataset of table `q` waits for its next batch; `q`: sampling waits: the learner has caught up with the "
-        "writers, which is as far as Queue allows (3 inserted x 1 sample per insert - 3 sampled = 0); this is the only "
-        "thread of the process, so nothing is inserted while it waits: insert more before the iteration, call `flush` "
-        "of the writers, or pass `timeout`\n"
+        "a dataset of table `q` cannot fill its next batch, and returns the items that it has taken for it; `q`: "
+        "sampling waits: the learner has caught up with the writers, which is as far as Queue allows (3 inserted x 1 "
+        "sample per insert - 3 sampled = 0); this is the only thread of the process, so nothing is inserted while it "
+        "waits: insert more before the iteration, call `flush` of the writers, or pass `timeout`\n"
         "[[2]]\n"
     )
 
@@ -201,3 +201,51 @@ def test_a_timeout_of_a_dataset_is_kept():
         print(list(engram.Dataset(store, "replay", 1, timeout=5.5)))
     """)
     assert output == "[]\n"
+
+
+def test_each_dataset_that_waits_raises():
+    output = run_python("""
+        import engram
+        store = engram.Store([engram.Table("replay")])
+        errors = []
+        for _ in range(2):
+            try:
+                list(engram.Dataset(store, "replay", 1))
+            except engram.errors.UnsatisfiableError as error:
+                errors.append(error)  # its traceback refers to the closed iterator
+        print(len(errors))
+    """)
+    assert output == "2\n"
+
+
+@pytest.mark.parametrize("other", ["iter(engram.Dataset(store, 'other', 1))", "engram.Server(store)"])
+def test_a_wait_of_a_dataset_that_another_reader_or_a_client_may_end(other):
+    output = run_python(f"""
+        import engram, os, signal
+        def end(*_):
+            print("still waits", flush=True)
+            os._exit(0)
+        store = engram.Store([engram.Table("replay"), engram.Table("other")])
+        store.insert({{"x": 1}}, {{"other": 1.0}})
+        other = {other}
+        if not isinstance(other, engram.Server):
+            next(other)
+        signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, 7)
+        list(engram.Dataset(store, "replay", 1))
+    """)
+    assert output == "still waits\n"
+
+
+def test_a_wait_of_a_dataset_for_the_disk_is_not_a_deadlock(tmp_path):
+    output = run_python(f"""
+        import engram
+        tables = [engram.Table.queue("q", max_size=2)]
+        with engram.Store.open({str(tmp_path)!r}, tables, durability="disk", sync_interval=6) as store:
+            for value in range(2):
+                store.insert({{"x": value}}, {{"q": 1.0}})
+            batches = iter(engram.Dataset(store, "q", 1))
+            print([next(batches).data["x"].item() for _ in range(2)])
+            batches.close()
+    """)
+    assert output == "[0, 1]\n"

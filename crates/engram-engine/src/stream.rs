@@ -127,6 +127,12 @@ pub trait BatchStream: Debug + Send {
         options: &mut WaitOptions<'_>,
     ) -> WaitOutcome<Result<()>>;
 
+    /// True while a reader would wait for the table of this process: no batch is ready, the stream has not ended, and no
+    /// acknowledgement waits for the disk.
+    fn waits_for_table(&self) -> bool {
+        false
+    }
+
     /// The time after which a server returns the items of a batch that is not acknowledged to their table; `None` if they
     /// do not return, or if it is unknown.
     fn lease_timeout(&self) -> Option<Duration> {
@@ -263,6 +269,11 @@ impl BatchStream for Stream {
                 return Ok(None);
             }
         }
+    }
+
+    fn waits_for_table(&self) -> bool {
+        let ready = self.prefetcher.ready.lock();
+        ready.batches.is_empty() && ready.ended.is_none() && self.deliveries.durable.is_none()
     }
 
     fn deliver(&mut self, items: u64) -> bool {

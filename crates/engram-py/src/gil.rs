@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use engram_core::Result;
+use engram_core::{Error, Result};
 use engram_engine::close_after_fork;
 use engram_engine::{WaitOptions, WaitOutcome, wait};
 use pyo3::PyClass;
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::False;
 
 use crate::long_wait::LongWait;
-use crate::only_thread::{Deadlock, DeadlockCheck};
+use crate::only_thread::{CALL_CHECK_INTERVAL, is_only_thread};
 use crate::{arguments, errors};
 
 /// Number of forks between the process that loaded the module and this one.
@@ -181,6 +181,9 @@ where
     wait_unless(py, ticket, deadline, check_signals)
 }
 
+/// Returns the error of a call that waits for other threads, although there are none; `None` while it waits for the disk.
+pub(crate) type Deadlock<'a> = dyn Fn() -> Option<Error> + Send + Sync + 'a;
+
 /// Waits as [`wait_for`] does, for a ticket that needs another thread or process to sample or insert. A wait that gets
 /// long is logged; `describe` returns the message as in [`LongWait::report`]. If only a thread of this process could end a
 /// wait without a deadline, `deadlock` returns the error for the case that there is none; `None` while the ticket waits for
@@ -200,9 +203,24 @@ where
     T: Send,
 {
     let mut long_wait = LongWait::begin();
-    let mut check = DeadlockCheck::begin(0, deadlock);
+    let mut next_check = long_wait.began() + CALL_CHECK_INTERVAL;
     wait_unless(py, ticket, deadline, |raised| {
-        check_signals(raised) || long_wait.report(raised, &describe) || check.report(raised)
+        if check_signals(raised) || long_wait.report(raised, &describe) {
+            return true;
+        }
+        let Some(deadlock) = deadlock.filter(|_| Instant::now() >= next_check) else {
+            return false;
+        };
+        next_check += CALL_CHECK_INTERVAL;
+        let is_only_thread = Python::try_attach(|py| is_only_thread(py, 0)).unwrap_or(Ok(false));
+        *raised = match is_only_thread {
+            Ok(false) => None,
+            Ok(true) => {
+                deadlock().and_then(|error| Python::try_attach(|py| errors::to_py(py, &error)))
+            }
+            Err(error) => Some(error),
+        };
+        raised.is_some()
     })
 }
 

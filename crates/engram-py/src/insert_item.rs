@@ -10,8 +10,8 @@ use engram_rpc::client::RemoteOutbox;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::gil::{Timeout, detached, wait_for, wait_for_table};
-use crate::only_thread::{Deadlock, any_item_expires};
+use crate::gil::{Deadlock, Timeout, detached, wait_for, wait_for_table};
+use crate::only_thread::any_item_expires;
 use crate::tables::{REPLY_GRACE, RemoteTables};
 
 /// Returns the message of an insert that has waited long, as in [`crate::long_wait::LongWait::report`].

@@ -33,6 +33,11 @@ impl LongWait {
         }
     }
 
+    /// When the wait began.
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// When the next message is due; `None` means never.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.began.checked_add(self.next)

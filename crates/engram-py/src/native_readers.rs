@@ -1,4 +1,4 @@
-//! Counts what may sample without a thread of Python: servers and streams.
+//! Counts what may use tables without a thread of Python: servers and streams.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,7 +15,8 @@ pub(crate) fn closed() {
     OPEN.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Number of servers of this process, whose clients may sample at any time, and of streams, whose threads sample ahead.
+/// Number of servers of this process, whose clients may insert and sample at any time, and of streams, whose threads
+/// sample ahead.
 pub(crate) fn num_open() -> usize {
     OPEN.load(Ordering::Relaxed)
 }

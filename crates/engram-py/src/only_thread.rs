@@ -1,13 +1,11 @@
 //! Whether a call waits for other threads although there are none.
 
-use std::fmt::{self, Debug};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use engram_core::Error;
 use engram_engine::Engine;
 use pyo3::prelude::*;
 
-use crate::{errors, native_readers};
+use crate::native_readers;
 
 /// Name of the threads that `engram._checkpoint_thread` starts.
 const CHECKPOINT_THREAD: &str = "engram-checkpoints";
@@ -17,57 +15,12 @@ pub(crate) const WRITER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often other waiting calls check that. Longer, because threads of C such as those of JAX's callbacks are seen only
 /// while they run Python.
-const CALL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Returns the error of a call that waits for other threads, although there are none; `None` while it waits for the disk.
-pub(crate) type Deadlock<'a> = dyn Fn() -> Option<Error> + Send + Sync + 'a;
-
-/// Checks from time to time whether a waiting call is deadlocked.
-pub(crate) struct DeadlockCheck<'a> {
-    next: Instant,
-    own_readers: usize,
-    deadlock: Option<&'a Deadlock<'a>>,
-}
-
-impl Debug for DeadlockCheck<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("DeadlockCheck")
-    }
-}
-
-impl<'a> DeadlockCheck<'a> {
-    /// For a call that starts to wait, for one of this thread's `own_readers` datasets if there are any. Without
-    /// `deadlock`, it may wait forever.
-    pub(crate) fn begin(own_readers: usize, deadlock: Option<&'a Deadlock<'a>>) -> Self {
-        Self {
-            next: Instant::now() + CALL_CHECK_INTERVAL,
-            own_readers,
-            deadlock,
-        }
-    }
-
-    /// True if the call is deadlocked; the error is then in `raised`. Must be called without the GIL.
-    pub(crate) fn report(&mut self, raised: &mut Option<PyErr>) -> bool {
-        let Some(deadlock) = self.deadlock.filter(|_| Instant::now() >= self.next) else {
-            return false;
-        };
-        self.next += CALL_CHECK_INTERVAL;
-        let is_only = Python::try_attach(|py| is_only_thread(py, self.own_readers));
-        *raised = match is_only.unwrap_or(Ok(false)) {
-            Ok(false) => None,
-            Ok(true) => {
-                deadlock().and_then(|error| Python::try_attach(|py| errors::to_py(py, &error)))
-            }
-            Err(error) => Some(error),
-        };
-        raised.is_some()
-    }
-}
+pub(crate) const CALL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// True if nothing but this thread can use the stores of this process: it is the only one of Python, except those that
-/// write checkpoints, no dataset is open except its `own_readers`, and the process has no server.
-pub(crate) fn is_only_thread(py: Python<'_>, own_readers: usize) -> PyResult<bool> {
-    if native_readers::num_open() > own_readers {
+/// write checkpoints, the process has no server, and at most `datasets` datasets are open.
+pub(crate) fn is_only_thread(py: Python<'_>, datasets: usize) -> PyResult<bool> {
+    if native_readers::num_open() > datasets {
         return Ok(false);
     }
     let frames = py.import("sys")?.call_method0("_current_frames")?;

@@ -14,8 +14,7 @@ use pyo3::prelude::*;
 use crate::batch::Batch;
 use crate::blocked_reason::{Blocked, blocked_reason};
 use crate::errors;
-use crate::gil::{Timeout, wait_for, wait_for_table};
-use crate::only_thread::Deadlock;
+use crate::gil::{Deadlock, Timeout, wait_for, wait_for_table};
 use crate::tables::{RemoteTables, Tables};
 
 /// Extra time for a server's reply after the deadline of a sample request.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engram_core::Error;
 use engram_engine::{BatchStream, WaitOptions, WaitOutcome};
@@ -14,7 +14,7 @@ use crate::errors;
 use crate::gil::{ForkGuard, Timeout, check_signals};
 use crate::long_wait::LongWait;
 use crate::native_readers;
-use crate::only_thread::{Deadlock, DeadlockCheck};
+use crate::only_thread::{CALL_CHECK_INTERVAL, is_only_thread};
 use crate::tables::Tables;
 
 /// The native class of the iterators of `engram.Dataset`.
@@ -34,11 +34,13 @@ pub(crate) struct PyStream {
     timeout: Timeout,
     /// True if batches have one item and no axis for items.
     single: bool,
+    /// True while `native_readers` counts this stream.
+    is_counted: AtomicBool,
 }
 
 impl Drop for PyStream {
     fn drop(&mut self) {
-        native_readers::closed();
+        self.count_as_closed();
     }
 }
 
@@ -59,7 +61,40 @@ impl PyStream {
             delivered: AtomicU64::new(0),
             timeout,
             single,
+            is_counted: AtomicBool::new(true),
         }
+    }
+
+    fn count_as_closed(&self) {
+        if self.is_counted.swap(false, Ordering::Relaxed) {
+            native_readers::closed();
+        }
+    }
+
+    /// Returns the error of a reader that waits for items although no other thread can insert any; `None` otherwise.
+    fn deadlock(&self, py: Python<'_>) -> PyResult<Option<PyErr>> {
+        // Before looking for batches: what another thread inserted before it ended must not be missed.
+        if !is_only_thread(py, 1)? {
+            return Ok(None);
+        }
+        let (tables, stream) = (self.tables.get(py)?, self.stream.get(py)?);
+        let Tables::Local(engine) = tables else {
+            return Ok(None);
+        };
+        let error = py.detach(|| {
+            let info = engine.table(&self.table).ok()?.info();
+            // In this order: if the prefetch thread waits for its next batch, all earlier ones are ready.
+            (info.waiting_samples > 0 && Self::lock(stream).waits_for_table()).then(|| {
+                Error::Unsatisfiable(format!(
+                    "a dataset of table `{}` cannot fill its next batch, and returns the items that it has taken for it{}; \
+                     this is the only thread of the process, so nothing is inserted while it waits: insert more before the \
+                     iteration, call `flush` of the writers, or pass `timeout`",
+                    self.table,
+                    blocked_reason(tables, &self.table, Blocked::Sampling)
+                ))
+            })
+        });
+        Ok(error.map(|error| errors::to_py(py, &error)))
     }
 
     fn is_closing(&self) -> bool {
@@ -86,52 +121,45 @@ impl PyStream {
                 self.table
             )
         };
-        let deadlock = || {
-            let Tables::Local(engine) = tables else {
-                return None;
-            };
-            let info = engine.table(&self.table).ok()?.info();
-            (info.waiting_samples > 0).then(|| {
-                Error::Unsatisfiable(format!(
-                    "a dataset of table `{}` waits for its next batch{}; this is the only thread of the process, so nothing \
-                     is inserted while it waits: insert more before the iteration, call `flush` of the writers, or pass \
-                     `timeout`",
-                    self.table,
-                    blocked_reason(tables, &self.table, Blocked::Sampling)
-                ))
-            })
-        };
-        let deadlock: Option<&Deadlock<'_>> = match deadline {
-            Some(_) => None,
-            None => Some(&deadlock),
-        };
+        let may_deadlock = deadline.is_none() && matches!(tables, Tables::Local(_));
         let mut long_wait = LongWait::begin();
-        let mut check = DeadlockCheck::begin(1, deadlock);
-        let mut raised = None;
-        let next = py.detach(|| {
-            let mut interrupted = || {
-                self.is_closing()
-                    || check_signals(&mut raised)
-                    || long_wait.report(&mut raised, describe)
-                    || check.report(&mut raised)
+        loop {
+            let until = if may_deadlock {
+                Some(Instant::now() + CALL_CHECK_INTERVAL)
+            } else {
+                deadline
             };
-            let mut options = WaitOptions {
-                deadline,
-                interrupted: &mut interrupted,
-            };
-            Self::lock(stream).next(&mut options)
-        });
-        match next.map_err(|error| errors::to_py(py, &error))? {
-            Some(batch) => {
+            let mut raised = None;
+            let next = py.detach(|| {
+                let mut interrupted = || {
+                    self.is_closing()
+                        || check_signals(&mut raised)
+                        || long_wait.report(&mut raised, describe)
+                };
+                let mut options = WaitOptions {
+                    deadline: until,
+                    interrupted: &mut interrupted,
+                };
+                Self::lock(stream).next(&mut options)
+            });
+            if let Some(batch) = next.map_err(|error| errors::to_py(py, &error))? {
                 let batch = Batch::new(py, batch.columns, batch.infos, self.single);
                 if batch.is_err() {
                     py.detach(|| Self::lock(stream).return_last());
                 }
-                batch.map(Some)
+                return batch.map(Some);
             }
-            // If no signal handler raised, this is the end, the timeout has passed, or another thread closed the
-            // stream.
-            None => raised.map_or(Ok(None), Err),
+            if let Some(error) = raised {
+                return Err(error);
+            }
+            // The end, the timeout, or another thread closed the stream.
+            let is_interval_over = until.is_some_and(|until| until <= Instant::now());
+            if !may_deadlock || !is_interval_over || self.is_closing() {
+                return Ok(None);
+            }
+            if let Some(error) = self.deadlock(py)? {
+                return Err(error);
+            }
         }
     }
 
@@ -195,6 +223,7 @@ impl PyStream {
             };
             Self::lock(stream).close(at_most, &mut options)
         });
+        self.count_as_closed();
         match durable {
             WaitOutcome::Ready(Ok(())) => Ok(true),
             WaitOutcome::Ready(Err(error)) => Err(errors::to_py(py, &error)),

@@ -129,9 +129,10 @@ class Options(TypedDict, total=False):
             have the items of `prefetch` batches of steps; then one block is fetched in advance. Default: 2.
         max_batches: Number of elements after which the dataset ends, 1 or more. Default: None, no limit.
         timeout: Seconds to wait for one element; the dataset ends if it does not arrive. Default: None, wait
-            forever. Items that the table can return at once are waited for up to 0.5 s even if `timeout` is smaller:
-            with 0, a dataset yields everything that is available without waiting for an insert. A server that does not
-            reply in time when an iteration begins is an error, `DeadlineExceededError`.
+            forever; an error may end a wait that would never end, as in `engram.Dataset`. Items that the table can
+            return at once are waited for up to 0.5 s even if `timeout` is smaller: with 0, a dataset yields everything
+            that is available without waiting for an insert. A server that does not reply in time when an iteration
+            begins is an error, `DeadlineExceededError`.
     """
 
     batch_size: int | None

@@ -205,13 +205,15 @@ impl Engine {
             let _checkpoint_lock = engine.checkpoint_lock.lock();
             engine.checkpoint_with(&[], true)?;
         }
-        for (name, table) in given_tables {
-            if !not_given.is_empty() {
-                opened.notes.push(format!(
-                    "table `{name}` is new; tables of the directory that were not given: `{}`",
-                    not_given.join("`, `")
-                ));
-            }
+        if !given_tables.is_empty() && !not_given.is_empty() {
+            let new: Vec<_> = given_tables.keys().map(String::as_str).collect();
+            opened.notes.push(format!(
+                "new tables: `{}`; tables of the directory that were not given: `{}`",
+                new.join("`, `"),
+                not_given.join("`, `")
+            ));
+        }
+        for table in given_tables.into_values() {
             engine.create_table(table)?;
         }
         Ok((engine, opened.notes))
