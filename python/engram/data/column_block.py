@@ -57,10 +57,16 @@ class ColumnBlock(NamedTuple):
         return len(self.info.key)
 
     def step_counts(self) -> list[Array | None]:
-        """For each column of items, the number of steps of each item, i64 `[N]`; None without a time axis."""
+        """For each column of items, the number of steps of each item, i64 `[N]`; None without a time axis.
+
+        Columns that are not ragged and have the same number of steps share one array, so that comparing them is quick.
+        """
+        columns = list(zip(self.columns, self.splits, self.squeezed, strict=True))
+        steps = {column.shape[1] for column, split, squeezed in columns if split is None and not squeezed}
+        shared = {number: np.full(self.size, number) for number in steps}
         return [
-            None if squeezed else np.full(self.size, column.shape[1]) if split is None else np.diff(split)
-            for column, split, squeezed in zip(self.columns, self.splits, self.squeezed, strict=True)
+            None if squeezed else shared[column.shape[1]] if split is None else np.diff(split)
+            for column, split, squeezed in columns
         ]
 
     def step_columns(self) -> list[Array]:
@@ -139,9 +145,11 @@ def step_block(native: _engram.Batch) -> tuple[ColumnBlock, list[int]]:
     block = item_block(native)
     lengths = block.step_counts()
     first = lengths[0]
-    if first is None or any(each is None or not np.array_equal(each, first) for each in lengths):
+    if first is None or any(
+        each is not first and (each is None or not np.array_equal(each, first)) for each in lengths
+    ):
         raise SignatureError(_different_lengths(block, lengths))
-    info = Info(*(np.repeat(array, first) for array in block.info))
+    info = Info(*(array.repeat(first) for array in block.info))
     absent: list[Array | None] = [None] * len(block.columns)
     return ColumnBlock(info, block.step_columns(), absent, absent, block.squeezed, block.structure), first.tolist()
 

@@ -126,7 +126,7 @@ def steps_per_item(table: str, block: ColumnBlock) -> Array:
         lengths = np.ones(block.size, np.int64) if counts is None else counts
         if steps is None:
             steps = lengths
-        elif not np.array_equal(steps, lengths):
+        elif lengths is not steps and not np.array_equal(steps, lengths):
             item = np.flatnonzero(steps != lengths)[0]
             raise MismatchError(
                 f"Sampled trajectory cannot be decomposed into timesteps: columns of an item of table `{table}` have "
