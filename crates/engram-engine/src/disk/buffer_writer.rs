@@ -16,7 +16,7 @@ use super::file_format::{FileHeader, FileKind};
 use super::file_names::UNFINISHED_SUFFIX;
 use super::kind;
 use super::os_directory::OsDirectory;
-use super::record_codec::{DictionaryWriter, WrittenDictionary};
+use super::record_codec::DictionaryWriter as _;
 use super::record_writer::RecordWriter;
 
 /// Size of a `steps` record, if it has more than one step. The reader copies records of up to 256 KiB less often.
@@ -144,16 +144,12 @@ fn write_unfinished(
         store: id,
         number: id,
     };
-    let file = files.create_large(name)?;
-    let mut out = BufferWriter {
-        records: RecordWriter::new(file, id, header.bytes().to_vec()),
-        dictionary: WrittenDictionary::default(),
-    };
-    out.write_header(buffer, schema);
+    let mut out = RecordWriter::new(files.create_large(name)?, header);
+    write_header(&mut out, buffer, schema);
     let mut bytes_until_check = 0_u64;
     for run in (0..buffer.num_envs()).flat_map(|env| buffer.runs(env, steps_per_record(schema))) {
-        let bytes = out.write_steps(contents, run);
-        out.records.check()?;
+        let bytes = write_steps(&mut out, contents, run);
+        out.check()?;
         bytes_until_check = match bytes_until_check.checked_sub(bytes) {
             Some(left) => left,
             None if interrupted() => return Ok(None),
@@ -162,9 +158,9 @@ fn write_unfinished(
     }
     let mut body = Vec::new();
     body.put_u32(0); // tables
-    body.put_u64(out.records.count());
+    body.put_u64(out.count());
     out.write_record(kind::END, &body);
-    out.records.finish().map(Some)
+    out.finish().map(Some)
 }
 
 /// Number of steps of a `steps` record.
@@ -173,63 +169,45 @@ fn steps_per_record(schema: &Schema) -> usize {
     (STEPS_BYTES / step_bytes.max(1)).max(1)
 }
 
-#[derive(Debug)]
-struct BufferWriter {
-    records: RecordWriter,
-    dictionary: WrittenDictionary,
-}
-
-impl DictionaryWriter for BufferWriter {
-    fn dictionary(&mut self) -> &mut WrittenDictionary {
-        &mut self.dictionary
-    }
-
-    fn write_record(&mut self, kind: u32, body: &[u8]) {
-        self.records.add(kind, &[body]);
-    }
-}
-
-impl BufferWriter {
-    /// Writes everything except the steps.
-    fn write_header(&mut self, buffer: &StepBuffer, schema: &Arc<Schema>) {
+/// Writes everything except the steps.
+fn write_header(out: &mut RecordWriter, buffer: &StepBuffer, schema: &Arc<Schema>) {
+    let mut body = Vec::new();
+    body.put_u32(out.schema_number(schema));
+    body.put_u64(buffer.num_envs() as u64);
+    body.put_u8(buffer.has_flags().into());
+    body.put_u8(buffer.has_priorities().into());
+    put_rng(&mut body, buffer.rng());
+    out.write_record(kind::BUFFER, &body);
+    let envs: Vec<usize> = (0..buffer.num_envs()).collect();
+    for part in envs.chunks(MAX_RECORD_ENTRIES) {
         let mut body = Vec::new();
-        body.put_u32(self.schema_number(schema));
-        body.put_u64(buffer.num_envs() as u64);
-        body.put_u8(buffer.has_flags().into());
-        body.put_u8(buffer.has_priorities().into());
-        put_rng(&mut body, buffer.rng());
-        self.write_record(kind::BUFFER, &body);
-        let envs: Vec<usize> = (0..buffer.num_envs()).collect();
-        for part in envs.chunks(MAX_RECORD_ENTRIES) {
-            let mut body = Vec::new();
-            body.put_len(part.len());
-            for env in part {
-                let steps = buffer.env_steps(*env);
-                body.put_u64(steps.added);
-                body.put_u64(steps.stored);
-            }
-            self.write_record(kind::ENVIRONMENTS, &body);
+        body.put_len(part.len());
+        for env in part {
+            let steps = buffer.env_steps(*env);
+            body.put_u64(steps.added);
+            body.put_u64(steps.stored);
         }
+        out.write_record(kind::ENVIRONMENTS, &body);
     }
+}
 
-    /// Writes consecutive steps; returns the size of the record.
-    fn write_steps(&mut self, contents: SaveContents<'_>, run: StepRun) -> u64 {
-        let SaveContents {
-            buffer,
-            device_cells,
-            ..
-        } = contents;
-        let mut head = Vec::new();
-        head.put_u64(run.env as u64);
-        head.put_u64(run.position);
-        head.put_len(run.len);
-        head.put(buffer.flags(run).unwrap_or_default());
-        for priority in buffer.priorities(run).into_iter().flatten() {
-            head.put_f64(priority);
-        }
-        let pieces: Vec<&[u8]> = std::iter::once(&head[..])
-            .chain(buffer.cells(run, device_cells))
-            .collect();
-        self.records.add(kind::STEPS, &pieces)
+/// Writes consecutive steps; returns the size of the record.
+fn write_steps(out: &mut RecordWriter, contents: SaveContents<'_>, run: StepRun) -> u64 {
+    let SaveContents {
+        buffer,
+        device_cells,
+        ..
+    } = contents;
+    let mut head = Vec::new();
+    head.put_u64(run.env as u64);
+    head.put_u64(run.position);
+    head.put_len(run.len);
+    head.put(buffer.flags(run).unwrap_or_default());
+    for priority in buffer.priorities(run).into_iter().flatten() {
+        head.put_f64(priority);
     }
+    let pieces: Vec<&[u8]> = std::iter::once(&head[..])
+        .chain(buffer.cells(run, device_cells))
+        .collect();
+    out.add(kind::STEPS, &pieces)
 }

@@ -14,7 +14,7 @@ use super::file_format::{FileHeader, FileKind};
 use super::file_names::{UNFINISHED_SUFFIX, checkpoint_name};
 use super::kind;
 use super::options_codec::{put_limits, put_options};
-use super::record_codec::{DictionaryWriter, ItemRef, WrittenDictionary, put_session_number};
+use super::record_codec::{DictionaryWriter as _, ItemRef, put_session_number};
 use super::record_writer::{RecordWriter, WRITE_BYTES};
 use super::serial_ranges::SerialRanges;
 
@@ -52,110 +52,91 @@ pub(crate) struct CheckpointHeader {
     pub(crate) serials: SerialRanges,
 }
 
-#[derive(Debug)]
-struct CheckpointWriter {
-    records: RecordWriter,
-    /// Random id of the store.
-    store: u64,
-    dictionary: WrittenDictionary,
-}
-
-impl DictionaryWriter for CheckpointWriter {
-    fn dictionary(&mut self) -> &mut WrittenDictionary {
-        &mut self.dictionary
+/// Writes a table with its items, orders and sessions.
+fn write_table(out: &mut RecordWriter, table: &TableView<'_>) {
+    let TableView {
+        number,
+        options,
+        snapshot,
+    } = *table;
+    let counters = &snapshot.counters;
+    let mut body = Vec::new();
+    body.put_u64(number);
+    put_options(&mut body, options);
+    put_limits(&mut body, &counters.limiter.limits);
+    for count in [
+        counters.limiter.inserts,
+        counters.limiter.samples,
+        counters.limiter.deletes,
+        counters.next_seq,
+        counters.first_seq,
+        counters.next_update_number,
+        counters.num_deleted_episodes,
+        counters.num_unique_samples,
+        counters.leased,
+        counters.last_lsn.0,
+    ] {
+        body.put_u64(count);
     }
-
-    fn write_record(&mut self, kind: u32, body: &[u8]) {
-        self.records.add(kind, &[body]);
-    }
-}
-
-impl CheckpointWriter {
-    fn write_table(&mut self, table: &TableView<'_>) {
-        let TableView {
-            number,
-            options,
-            snapshot,
-        } = *table;
-        let counters = &snapshot.counters;
-        let mut body = Vec::new();
-        body.put_u64(number);
-        put_options(&mut body, options);
-        put_limits(&mut body, &counters.limiter.limits);
-        for count in [
-            counters.limiter.inserts,
-            counters.limiter.samples,
-            counters.limiter.deletes,
-            counters.next_seq,
-            counters.first_seq,
-            counters.next_update_number,
-            counters.num_deleted_episodes,
-            counters.num_unique_samples,
-            counters.leased,
-            counters.last_lsn.0,
-        ] {
-            body.put_u64(count);
-        }
-        put_rng(&mut body, &counters.rng);
-        self.write_record(kind::TABLE, &body);
-        self.write_items(snapshot);
-        // The item orders of the sampler (0) and the remover (1).
-        for (order, selector) in snapshot.orders().into_iter().zip([0, 1]) {
-            for (part, positions) in order
-                .iter()
-                .flat_map(|order| order.chunks(MAX_RECORD_ENTRIES))
-                .enumerate()
-            {
-                let mut body = Vec::new();
-                body.put_u8(selector);
-                body.put_u64((part * MAX_RECORD_ENTRIES) as u64);
-                body.put_len(positions.len());
-                for position in positions {
-                    body.put_u32(*position);
-                }
-                self.write_record(kind::ORDER, &body);
-            }
-        }
-        let mut sessions: Vec<_> = snapshot.sessions().collect();
-        sessions.sort_unstable_by_key(|(_, last_use)| *last_use);
-        for part in sessions.chunks(MAX_RECORD_ENTRIES) {
+    put_rng(&mut body, &counters.rng);
+    out.write_record(kind::TABLE, &body);
+    write_items(out, snapshot);
+    // The item orders of the sampler (0) and the remover (1).
+    for (order, selector) in snapshot.orders().into_iter().zip([0, 1]) {
+        for (part, positions) in order
+            .iter()
+            .flat_map(|order| order.chunks(MAX_RECORD_ENTRIES))
+            .enumerate()
+        {
             let mut body = Vec::new();
-            body.put_len(part.len());
-            for (number, last_use) in part {
-                put_session_number(&mut body, *number);
-                body.put_u64(*last_use);
+            body.put_u8(selector);
+            body.put_u64((part * MAX_RECORD_ENTRIES) as u64);
+            body.put_len(positions.len());
+            for position in positions {
+                body.put_u32(*position);
             }
-            self.write_record(kind::SESSIONS, &body);
+            out.write_record(kind::ORDER, &body);
         }
     }
-
-    fn write_items(&mut self, snapshot: &Snapshot) {
-        let store = self.store;
-        let serial_of = |chunk: &Arc<Chunk>| chunk.location(store).map_or(0, |(serial, _)| serial);
-        let mut items = snapshot.items().peekable();
-        while items.peek().is_some() {
-            let mut body = vec![0; 4];
-            let mut count = 0_u32;
-            while body.len() < WRITE_BYTES && (count as usize) < MAX_RECORD_ENTRIES {
-                let Some(item) = items.next() else {
-                    break;
-                };
-                let item_ref = ItemRef {
-                    key: item.key,
-                    priority: item.priority,
-                    trajectory: item.trajectory,
-                };
-                self.put_item(&mut body, item_ref, &serial_of);
-                body.put_u64(item.seq);
-                body.put_u64(item.update_number);
-                body.put_u32(item.times_sampled);
-                body.put_u32(item.leases);
-                body.put_u64(item.inserted_at.unwrap_or_default());
-                count += 1;
-            }
-            body[..4].copy_from_slice(&count.to_le_bytes());
-            self.write_record(kind::ITEMS, &body);
+    let mut sessions: Vec<_> = snapshot.sessions().collect();
+    sessions.sort_unstable_by_key(|(_, last_use)| *last_use);
+    for part in sessions.chunks(MAX_RECORD_ENTRIES) {
+        let mut body = Vec::new();
+        body.put_len(part.len());
+        for (number, last_use) in part {
+            put_session_number(&mut body, *number);
+            body.put_u64(*last_use);
         }
+        out.write_record(kind::SESSIONS, &body);
+    }
+}
+
+fn write_items(out: &mut RecordWriter, snapshot: &Snapshot) {
+    let store = out.header.store;
+    let serial_of = |chunk: &Arc<Chunk>| chunk.location(store).map_or(0, |(serial, _)| serial);
+    let mut items = snapshot.items().peekable();
+    while items.peek().is_some() {
+        let mut body = vec![0; 4];
+        let mut count = 0_u32;
+        while body.len() < WRITE_BYTES && (count as usize) < MAX_RECORD_ENTRIES {
+            let Some(item) = items.next() else {
+                break;
+            };
+            let item_ref = ItemRef {
+                key: item.key,
+                priority: item.priority,
+                trajectory: item.trajectory,
+            };
+            out.put_item(&mut body, item_ref, &serial_of);
+            body.put_u64(item.seq);
+            body.put_u64(item.update_number);
+            body.put_u32(item.times_sampled);
+            body.put_u32(item.leases);
+            body.put_u64(item.inserted_at.unwrap_or_default());
+            count += 1;
+        }
+        body[..4].copy_from_slice(&count.to_le_bytes());
+        out.write_record(kind::ITEMS, &body);
     }
 }
 
@@ -198,12 +179,7 @@ fn write_unfinished<'a>(
         store,
         number,
     };
-    let file = files.create_large(name)?;
-    let mut out = CheckpointWriter {
-        records: RecordWriter::new(file, number, file_header.bytes().to_vec()),
-        store,
-        dictionary: WrittenDictionary::default(),
-    };
+    let mut out = RecordWriter::new(files.create_large(name)?, file_header);
     let mut body = Vec::new();
     for number in [
         header.first_log,
@@ -233,12 +209,12 @@ fn write_unfinished<'a>(
     }
     let table_count = tables.len();
     for table in tables {
-        out.write_table(&table);
-        out.records.check()?;
+        write_table(&mut out, &table);
+        out.check()?;
     }
     let mut body = Vec::new();
     body.put_len(table_count);
-    body.put_u64(out.records.count());
+    body.put_u64(out.count());
     out.write_record(kind::END, &body);
-    out.records.finish()
+    out.finish()
 }

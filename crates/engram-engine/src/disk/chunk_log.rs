@@ -10,12 +10,10 @@ use std::sync::Arc;
 use engram_core::chunk::{Chunk, ChunkLocation};
 
 use super::directory::Directory;
-use super::file_format::{FileHeader, FileKind};
+use super::file_format::{FILE_HEADER_BYTES, FileHeader, FileKind};
 use super::file_names::{UNFINISHED_SUFFIX, log_name};
 use super::journal::Journal;
-use super::kind;
 use super::log::Log;
-use super::record_codec::{DictionaryWriter, WrittenDictionary, put_chunk};
 use super::record_writer::RecordWriter;
 
 /// A chunk log that is being written. Its file is created when the first chunk is written.
@@ -33,21 +31,9 @@ pub(crate) struct ChunkLog<'a> {
 #[derive(Debug)]
 struct OpenChunkLog {
     records: RecordWriter,
-    dictionary: WrittenDictionary,
     log: Arc<Log>,
     /// Chunks written here, with their previous locations (`None`: in no log), which are restored after an error.
     written: Vec<(Arc<Chunk>, Option<ChunkLocation>)>,
-}
-
-impl DictionaryWriter for OpenChunkLog {
-    fn dictionary(&mut self) -> &mut WrittenDictionary {
-        &mut self.dictionary
-    }
-
-    fn write_record(&mut self, kind: u32, body: &[u8]) {
-        let bytes = self.records.add(kind, &[body]);
-        self.log.add_bytes(bytes);
-    }
 }
 
 impl<'a> ChunkLog<'a> {
@@ -86,8 +72,7 @@ impl<'a> ChunkLog<'a> {
             };
             let file = self.files.create_large(&self.unfinished_name())?;
             self.open = Some(OpenChunkLog {
-                records: RecordWriter::new(file, self.number, header.bytes().to_vec()),
-                dictionary: WrittenDictionary::default(),
+                records: RecordWriter::new(file, header),
                 log: Log::new(store, self.number),
                 written: Vec::new(),
             });
@@ -112,6 +97,7 @@ impl<'a> ChunkLog<'a> {
         });
         match finished {
             Ok(bytes) => {
+                open.log.add_bytes(bytes - FILE_HEADER_BYTES as u64);
                 self.journal.add_log(open.log);
                 Ok(bytes)
             }
@@ -137,12 +123,8 @@ impl Drop for ChunkLog<'_> {
 
 impl OpenChunkLog {
     fn write(&mut self, chunk: &Arc<Chunk>, serial: u64) -> io::Result<()> {
-        let schema = self.schema_number(chunk.schema());
-        let mut header = Vec::with_capacity(128);
-        put_chunk(&mut header, chunk, serial, schema);
-        let bytes = self.records.add(kind::CHUNK, &[&header, chunk.payload()]);
-        self.records.check()?;
-        self.log.add_bytes(bytes);
+        let (schema, payload) = (chunk.schema(), chunk.payload());
+        let bytes = self.records.add_chunk(chunk, schema, payload, serial)?;
         let previous = self.log.add_chunk(chunk, serial, bytes);
         self.written.push((Arc::clone(chunk), previous));
         Ok(())

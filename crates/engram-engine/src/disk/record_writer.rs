@@ -1,10 +1,16 @@
 //! Writing a file of records sequentially.
 
 use std::io;
+use std::sync::Arc;
+
+use engram_core::Schema;
+use engram_core::chunk::Chunk;
 
 use super::byte_codec::BodyWriter;
 use super::directory::WritableFile;
-use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
+use super::file_format::{FILE_HEADER_BYTES, FileHeader, padding, record_bytes, record_header};
+use super::kind;
+use super::record_codec::{DictionaryWriter, WrittenDictionary, put_chunk};
 
 /// Size at which the buffer is written.
 pub(crate) const WRITE_BYTES: usize = 1 << 20;
@@ -12,12 +18,12 @@ pub(crate) const WRITE_BYTES: usize = 1 << 20;
 /// Bodies of at least this size are written without copying them to the buffer.
 const LARGE_BODY_BYTES: usize = 32 << 10;
 
-/// Writes a file's records. It must not be used after an error.
+/// Writes a file's records, and the definitions that they refer to. It must not be used after an error.
 #[derive(Debug)]
 pub(crate) struct RecordWriter {
     file: Box<dyn WritableFile>,
-    /// The file's number.
-    number: u64,
+    pub(crate) header: FileHeader,
+    dictionary: WrittenDictionary,
     buffer: Vec<u8>,
     /// Size of the file, including the bytes in `buffer`.
     bytes: u64,
@@ -27,13 +33,24 @@ pub(crate) struct RecordWriter {
     outcome: io::Result<()>,
 }
 
+impl DictionaryWriter for RecordWriter {
+    fn dictionary(&mut self) -> &mut WrittenDictionary {
+        &mut self.dictionary
+    }
+
+    fn write_record(&mut self, kind: u32, body: &[u8]) {
+        self.add(kind, &[body]);
+    }
+}
+
 impl RecordWriter {
     /// Starts an empty file, with a file header that is written together with the first records.
-    pub(crate) fn new(file: Box<dyn WritableFile>, number: u64, file_header: Vec<u8>) -> Self {
+    pub(crate) fn new(file: Box<dyn WritableFile>, header: FileHeader) -> Self {
         Self {
             file,
-            number,
-            buffer: file_header,
+            header,
+            dictionary: WrittenDictionary::default(),
+            buffer: header.bytes().to_vec(),
             bytes: FILE_HEADER_BYTES as u64,
             count: 0,
             outcome: Ok(()),
@@ -53,7 +70,7 @@ impl RecordWriter {
         if self.outcome.is_err() {
             return bytes;
         }
-        let header = record_header(self.number, self.bytes, kind, body);
+        let header = record_header(self.header.number, self.bytes, kind, body);
         let zeros = &[0; 8][..padding(len)];
         if len >= LARGE_BODY_BYTES {
             let pieces = [&[&self.buffer[..], &header], body, &[zeros]].concat();
@@ -70,6 +87,22 @@ impl RecordWriter {
         self.bytes += bytes;
         self.count += 1;
         bytes
+    }
+
+    /// Adds a chunk's record, with this schema and payload; returns the record's size in bytes, or the first error since
+    /// the last `check`.
+    pub(crate) fn add_chunk(
+        &mut self,
+        chunk: &Chunk,
+        schema: &Arc<Schema>,
+        payload: &[u8],
+        serial: u64,
+    ) -> io::Result<u64> {
+        let schema = self.schema_number(schema);
+        let mut header = Vec::with_capacity(128);
+        put_chunk(&mut header, chunk, serial, schema);
+        let bytes = self.add(kind::CHUNK, &[&header, payload]);
+        self.check().map(|()| bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -16,7 +16,7 @@ use crate::disk::directory::WritableFile;
 use crate::disk::file_format::{FileHeader, FileKind};
 use crate::disk::kind;
 use crate::disk::mapping::PART_ALIGNMENT;
-use crate::disk::record_codec::{DictionaryWriter, ReadDictionary, WrittenDictionary};
+use crate::disk::record_codec::{DictionaryWriter as _, ReadDictionary};
 use crate::disk::record_writer::RecordWriter;
 
 use super::errors::{FILE_DESCRIPTION, damaged, failed};
@@ -74,23 +74,6 @@ impl FileLayout {
     }
 }
 
-/// Writes the part of a file that is written only once.
-#[derive(Debug)]
-struct HeadWriter {
-    records: RecordWriter,
-    dictionary: WrittenDictionary,
-}
-
-impl DictionaryWriter for HeadWriter {
-    fn dictionary(&mut self) -> &mut WrittenDictionary {
-        &mut self.dictionary
-    }
-
-    fn write_record(&mut self, kind: u32, body: &[u8]) {
-        self.records.add(kind, &[body]);
-    }
-}
-
 impl Head {
     /// Writes the part to an empty file.
     ///
@@ -107,16 +90,13 @@ impl Head {
             store: id,
             number: id,
         };
-        let mut head = HeadWriter {
-            records: RecordWriter::new(file, id, header.bytes().to_vec()),
-            dictionary: WrittenDictionary::default(),
-        };
+        let mut out = RecordWriter::new(file, header);
         let mut body = Vec::new();
-        body.put_u32(head.schema_number(schema));
+        body.put_u32(out.schema_number(schema));
         body.put_u64(size.num_envs as u64);
         body.put_u64(size.length as u64);
-        head.write_record(kind::MAPPED_BUFFER, &body);
-        let layout = FileLayout::new(head.records.finish()?, schema, size);
+        out.write_record(kind::MAPPED_BUFFER, &body);
+        let layout = FileLayout::new(out.finish()?, schema, size);
         let head = layout.map(|layout| Self {
             id,
             schema: Arc::clone(schema),

@@ -18,10 +18,8 @@ use super::super::close_mark::CloseMark;
 use super::super::directory::Directory;
 use super::super::file_format::{FILE_HEADER_BYTES, FileHeader, FileKind};
 use super::super::file_names::log_name;
-use super::super::kind;
 use super::super::log::{self, Log};
 use super::super::os_directory::OsDirectory;
-use super::super::record_codec::{DictionaryWriter, WrittenDictionary, put_chunk};
 use super::super::record_writer::RecordWriter;
 use super::super::serial_ranges::SerialRanges;
 use super::division::share;
@@ -52,7 +50,6 @@ pub(super) struct ShardWriter {
     /// Random id of the store.
     store: u64,
     records: RecordWriter,
-    dictionary: WrittenDictionary,
     log: Arc<Log>,
     chunks: Vec<StoredChunk>,
     /// Indices in `chunks`.
@@ -60,17 +57,6 @@ pub(super) struct ShardWriter {
     /// Indices in `chunks` by the chunk's key: the same chunk may come from several sources.
     by_key: HashMap<u64, usize>,
     schemas: Distinct<Schema>,
-}
-
-impl DictionaryWriter for ShardWriter {
-    fn dictionary(&mut self) -> &mut WrittenDictionary {
-        &mut self.dictionary
-    }
-
-    fn write_record(&mut self, kind: u32, body: &[u8]) {
-        let bytes = self.records.add(kind, &[body]);
-        self.log.add_bytes(bytes);
-    }
 }
 
 /// Equal definitions of several logs, so that each is written once.
@@ -141,8 +127,7 @@ impl ShardWriter {
         let file = files.create_large(&log_name(CHUNK_LOG));
         let file = file.map_err(|error| failed(&files, &error))?;
         Ok(Self {
-            records: RecordWriter::new(file, CHUNK_LOG, header.bytes().to_vec()),
-            dictionary: WrittenDictionary::default(),
+            records: RecordWriter::new(file, header),
             log: Log::new(store, CHUNK_LOG),
             files,
             store,
@@ -173,14 +158,9 @@ impl ShardWriter {
             }
         }
         let schema = self.schemas.get(chunk.schema());
-        let schema = self.schema_number(&schema);
         let serial = index as u64 + 1;
-        let mut header = Vec::with_capacity(128);
-        put_chunk(&mut header, &chunk, serial, schema);
-        let bytes = self.records.add(kind::CHUNK, &[&header, payload]);
-        let written = self.records.check();
-        written.map_err(|error| failed(&self.files, &error))?;
-        self.log.add_bytes(bytes);
+        let added = self.records.add_chunk(&chunk, &schema, payload, serial);
+        let bytes = added.map_err(|error| failed(&self.files, &error))?;
         drop(self.log.add_chunk(&chunk, serial, bytes));
         self.by_key.insert(chunk.origin().key, index);
         self.by_source.insert(source, index);
@@ -231,7 +211,6 @@ impl ShardWriter {
             files,
             store,
             records,
-            log,
             chunks,
             by_source,
             ..
@@ -249,17 +228,18 @@ impl ShardWriter {
             views.push(contents.table(table, options)?);
         }
         let next_log = CHUNK_LOG + 1;
-        let header = CheckpointHeader {
-            first_log: next_log,
-            first_change: 1,
-            clock: ClockReading::now(clock),
-            next_serial: chunks.len() as u64 + 1,
-            next_table: views.len() as u64 + 1,
-            earlier_logs: vec![(CHUNK_LOG, log.usage().bytes)],
-            has_unlogged: true,
-            serials: SerialRanges::from_serials((1..=chunks.len() as u64).collect()),
-        };
-        let written = records.finish().and_then(|_| {
+        let clock = ClockReading::now(clock);
+        let written = records.finish().and_then(|log_bytes| {
+            let header = CheckpointHeader {
+                first_log: next_log,
+                first_change: 1,
+                clock,
+                next_serial: chunks.len() as u64 + 1,
+                next_table: views.len() as u64 + 1,
+                earlier_logs: vec![(CHUNK_LOG, log_bytes - FILE_HEADER_BYTES as u64)],
+                has_unlogged: true,
+                serials: SerialRanges::from_serials((1..=chunks.len() as u64).collect()),
+            };
             log::create(&files, store, next_log)?;
             let views = (1..)
                 .zip(&views)
