@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use smallvec::SmallVec;
 
 use crate::aligned::{AlignedBytes, align_up};
-use crate::codec::{Codec, Compressor, decompress_lz4, delta};
+use crate::codec::{Codec, Compressor, decode_differences, decompress_lz4};
 use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::schema::Schema;
@@ -169,7 +169,7 @@ impl Chunk {
         decompress_lz4(self.stored(column), &mut out)
             .map_err(|error| self.corrupt_column(column, &error))?;
         if extent.codec == Codec::Delta {
-            delta::decode_differences(&mut out, &self.schema.cells[column]);
+            decode_differences(&mut out, &self.schema.cells[column]);
         }
         Ok(out)
     }

@@ -7,7 +7,9 @@ use crate::schema::CellSpec;
 use crate::text::count;
 
 mod block_check;
-pub(crate) mod delta;
+mod delta;
+
+pub use delta::decode_differences;
 
 /// Encoding of a column. Files and messages have these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,21 +38,6 @@ pub(crate) fn to_tensorflow(dtype: DType) -> Option<DataType> {
     pair.map(|(_, other)| *other)
 }
 
-/// True if dm-reverb's delta encoding applies to the dtype: integers of any width.
-pub(crate) fn is_integer(dtype: DType) -> bool {
-    matches!(
-        dtype,
-        DType::Int8
-            | DType::Int16
-            | DType::Int32
-            | DType::Int64
-            | DType::Uint8
-            | DType::Uint16
-            | DType::Uint32
-            | DType::Uint64
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

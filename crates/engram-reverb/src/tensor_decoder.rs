@@ -3,11 +3,12 @@
 //! A tensor of numbers is one raw Snappy block of little-endian elements in C order. A tensor of strings
 //! is not compressed: the lengths of all elements as varints, followed by their bytes end to end.
 
+use engram_core::codec::decode_differences;
 use engram_core::{CellSpec, DType};
 use prost::encoding::decode_varint;
 use tonic::Status;
 
-use crate::dtypes::{from_tensorflow, is_integer};
+use crate::dtypes::from_tensorflow;
 use crate::pb::tensorflow::ChunkTensor;
 use crate::status::invalid;
 
@@ -173,27 +174,8 @@ impl TensorHeader<'_> {
     /// Undoes dm-reverb's delta encoding, which stores each row as its difference to the row before.
     /// That encoding applies to integer tensors of at least two axes, including time; leaves others unchanged.
     pub fn undo_delta(&self, bytes: &mut [u8]) {
-        if self.cell.shape.is_empty() || !is_integer(self.cell.dtype) {
-            return;
-        }
-        let row = self.cell.bytes();
-        match self.cell.dtype.size() {
-            1 => add_rows::<1>(bytes, row, |a, b| [a[0].wrapping_add(b[0])]),
-            2 => add_rows::<2>(bytes, row, |a, b| {
-                u16::from_le_bytes(a)
-                    .wrapping_add(u16::from_le_bytes(b))
-                    .to_le_bytes()
-            }),
-            4 => add_rows::<4>(bytes, row, |a, b| {
-                u32::from_le_bytes(a)
-                    .wrapping_add(u32::from_le_bytes(b))
-                    .to_le_bytes()
-            }),
-            _ => add_rows::<8>(bytes, row, |a, b| {
-                u64::from_le_bytes(a)
-                    .wrapping_add(u64::from_le_bytes(b))
-                    .to_le_bytes()
-            }),
+        if !self.cell.shape.is_empty() && self.cell.dtype.is_integer() {
+            decode_differences(bytes, &self.cell);
         }
     }
 
@@ -236,22 +218,6 @@ impl TensorHeader<'_> {
             visit(&row)?;
         }
         Ok(())
-    }
-}
-
-/// Adds to every row the row before it.
-fn add_rows<const N: usize>(
-    bytes: &mut [u8],
-    row: usize,
-    add: impl Fn([u8; N], [u8; N]) -> [u8; N],
-) {
-    for offset in (row..bytes.len()).step_by(row.max(1)) {
-        let (before, rest) = bytes.split_at_mut(offset);
-        let before = before.split_at(offset - row).1.as_chunks::<N>().0;
-        let elements = rest.as_chunks_mut::<N>().0;
-        for (element, before) in elements.iter_mut().zip(before) {
-            *element = add(*element, *before);
-        }
     }
 }
 

@@ -33,8 +33,8 @@ pub(super) fn encode_differences(raw: &[u8], cell: &CellSpec) -> Option<Vec<u8>>
     Some(out)
 }
 
-/// Decodes delta-encoded rows in place.
-pub(crate) fn decode_differences(bytes: &mut [u8], cell: &CellSpec) {
+/// Decodes delta-encoded rows of integers in place. The bytes must be whole rows.
+pub fn decode_differences(bytes: &mut [u8], cell: &CellSpec) {
     let (row_bytes, element_size) = (cell.bytes(), cell.dtype.size());
     if row_bytes == 0 {
         return;
