@@ -52,8 +52,9 @@ pub use inspect::{
     InvalidRecord, inspect,
 };
 pub use journal::Durability;
-pub(crate) use mapped_file::{BufferSize, Flush, FlushedState, MappedFile, boot_id};
-pub(crate) use recover::read_directory;
+pub use mapped_file::BufferFlush;
+pub(crate) use mapped_file::{BufferSize, FlushedState, MappedFile, boot_id};
+pub(crate) use recover::ClosedDirectory;
 pub use resharding::{MAX_SHARDS, ReshardProgress, Resharded, reshard};
 pub use storage::{Checkpoint, StorageOptions};
 pub(crate) use storage::{CheckpointView, Storage};

@@ -35,10 +35,10 @@ pub use clock::{Clock, MonotonicClock};
 pub use close_on_fork::{CloseOnFork, close_after_fork};
 pub use delivery_tracker::DeliveryTracker;
 pub use disk::{
-    Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile, InspectedOpening,
-    InspectedTable, Inspection, Interrupted, InvalidRecord, MAX_SHARDS, ReadProgress,
-    ReshardProgress, Resharded, SaveContents, SaveTarget, SavedBuffer, StorageOptions, inspect,
-    reshard,
+    BufferFlush, Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile,
+    InspectedOpening, InspectedTable, Inspection, Interrupted, InvalidRecord, MAX_SHARDS,
+    ReadProgress, ReshardProgress, Resharded, SaveContents, SaveTarget, SavedBuffer,
+    StorageOptions, inspect, reshard,
 };
 pub use engine::{Engine, OpenOptions, derive_number};
 pub use histogram::{Histogram, HistogramOf};
@@ -46,7 +46,7 @@ pub use lease::{Batch, BatchLease, Lease, Sample};
 pub use outbox::{Outbox, Until, send_by_table};
 pub use peek::{Peek, PeekOptions, PeekedItem};
 pub use rejected_calls::RejectionReason;
-pub use replay_buffer::{BufferFlush, ReplayBuffer};
+pub use replay_buffer::ReplayBuffer;
 pub use scan::{Scan, ScanOptions};
 pub use session::SessionRun;
 pub use stream::{BatchStream, Stream, StreamOptions};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engram_core::ring::{EpisodeColumns, RingItems, StepBuffer, StepBufferOptions};
 use engram_core::{DType, Error, Result, Schema, SharedBytes};
 
-use crate::disk::{BufferSize, Flush, FlushedState, Interrupted, MappedFile, boot_id};
+use crate::disk::{BufferFlush, BufferSize, FlushedState, Interrupted, MappedFile, boot_id};
 use crate::huge_pages::request_huge_pages;
 
 /// A [`StepBuffer`], and the file that its steps are in, if there is one.
@@ -22,10 +22,6 @@ pub struct ReplayBuffer {
     /// Why `close` could not make everything durable.
     close_error: Option<Error>,
 }
-
-/// A flush that has begun; see [`ReplayBuffer::begin_flush`].
-#[derive(Debug)]
-pub struct BufferFlush(Flush);
 
 impl ReplayBuffer {
     /// Creates an empty buffer in memory.
@@ -164,7 +160,7 @@ impl ReplayBuffer {
             let text = "`flush` needs a buffer in a file; create it with `storage=MappedFile(...)`, or use `save`";
             Error::InvalidArgument(text.into())
         })?;
-        Ok(BufferFlush(file.begin_flush(&self.steps)))
+        Ok(file.begin_flush(&self.steps))
     }
 
     /// Ends a flush; `synced` is the outcome of [`BufferFlush::sync`].
@@ -174,7 +170,7 @@ impl ReplayBuffer {
     /// meanwhile, and that has failed.
     pub fn finish_flush(&mut self, flush: BufferFlush, synced: Result<()>) -> Result<()> {
         match (&mut self.file, &self.close_error) {
-            (Some(file), _) => file.finish_flush(&self.steps, flush.0, synced, false),
+            (Some(file), _) => file.finish_flush(&self.steps, flush, synced, false),
             (None, Some(error)) => Err(error.clone()),
             (None, None) => synced,
         }
@@ -239,16 +235,6 @@ fn episode_columns(schema: &Schema) -> Option<EpisodeColumns> {
         terminated: find("terminated")?,
         truncated: find("truncated")?,
     })
-}
-
-impl BufferFlush {
-    /// Writes all that is in memory to disk.
-    ///
-    /// # Errors
-    /// [`Error::Storage`] if that fails.
-    pub fn sync(&self) -> Result<()> {
-        self.0.sync()
-    }
 }
 
 impl Deref for ReplayBuffer {

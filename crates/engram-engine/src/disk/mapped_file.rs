@@ -69,9 +69,9 @@ pub(crate) struct MappedFile {
     ended: u64,
 }
 
-/// A flush that has begun: see [`MappedFile::begin_flush`].
+/// A flush that has begun; see [`ReplayBuffer::begin_flush`](crate::ReplayBuffer::begin_flush).
 #[derive(Debug)]
-pub(crate) struct Flush {
+pub struct BufferFlush {
     path: PathBuf,
     file: Arc<File>,
     syncs: Arc<Syncs>,
@@ -332,8 +332,8 @@ impl MappedFile {
     }
 
     /// Begins a flush of the steps that the buffer has now.
-    pub(crate) fn begin_flush(&self, buffer: &StepBuffer) -> Flush {
-        Flush {
+    pub(crate) fn begin_flush(&self, buffer: &StepBuffer) -> BufferFlush {
+        BufferFlush {
             path: self.path.clone(),
             file: Arc::clone(&self.file),
             syncs: Arc::clone(&self.syncs),
@@ -349,7 +349,7 @@ impl MappedFile {
     pub(crate) fn finish_flush(
         &mut self,
         buffer: &StepBuffer,
-        flush: Flush,
+        flush: BufferFlush,
         synced: Result<()>,
         close: bool,
     ) -> Result<()> {
@@ -428,12 +428,12 @@ impl Drop for MappedFile {
     }
 }
 
-impl Flush {
+impl BufferFlush {
     /// Writes all that is in memory to disk. The buffer may change meanwhile.
     ///
     /// # Errors
     /// [`Error::Storage`], also if an earlier sync of the file has failed.
-    pub(crate) fn sync(&self) -> Result<()> {
+    pub fn sync(&self) -> Result<()> {
         self.syncs.run(|| {
             let synced = self.file.sync_data();
             synced.map_err(|error| failed(&self.path, "written", &error))

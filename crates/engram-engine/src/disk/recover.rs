@@ -47,21 +47,9 @@ use super::serial_ranges::SerialRanges;
 /// for it.
 pub(super) const NOT_USED: &str = " is not used: ";
 
-/// Reads a directory without changing it. It must not be open in any process.
-///
-/// # Errors
-/// Those of [`recover`]; [`Error::Storage`] if a process (also this one) has it open, or it contains no store.
-pub(crate) fn read_directory(
-    path: &Path,
-    repair: bool,
-    progress: ReadProgress<'_>,
-) -> Result<Recovered> {
-    ClosedDirectory::open(path)?.read(repair, false, progress)
-}
-
 /// A directory that no process has open. Until this is dropped, none can open it.
 #[derive(Debug)]
-pub(super) struct ClosedDirectory {
+pub(crate) struct ClosedDirectory {
     pub(super) files: OsDirectory,
     /// `None` if the directory has no `LOCK` file.
     _lock: Option<File>,
@@ -70,7 +58,7 @@ pub(super) struct ClosedDirectory {
 impl ClosedDirectory {
     /// # Errors
     /// [`Error::Storage`] if it cannot be opened, or a process (also this one) has it open.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         check_not_file(path)?;
         let files = OsDirectory::open(path).map_err(|error| unusable(path, &error))?;
         let lock = lock_shared(&files)?;
@@ -81,7 +69,7 @@ impl ClosedDirectory {
     ///
     /// # Errors
     /// Those of [`recover`]; [`Error::Storage`] if it contains no store.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
         repair: bool,
         skip_payloads: bool,

@@ -11,7 +11,7 @@ use engram_core::{DeferredDrops, Error, Result, TableOptions, TableState, Volati
 use super::{Backend, Engine, closed_error, name_exists, repeated_name};
 use crate::clock::MonotonicClock;
 use crate::disk::{
-    Checkpoint, CheckpointView, ReadProgress, Storage, StorageOptions, read_directory,
+    Checkpoint, CheckpointView, ClosedDirectory, ReadProgress, Storage, StorageOptions,
 };
 use crate::table::Table;
 
@@ -233,7 +233,7 @@ impl Engine {
         progress: ReadProgress<'_>,
     ) -> Result<(Vec<String>, Vec<String>)> {
         self.check_open()?;
-        let recovered = read_directory(path, options.repair, progress)?;
+        let recovered = ClosedDirectory::open(path)?.read(options.repair, false, progress)?;
         let stored_names = recovered.tables.values();
         let stored_names = stored_names.map(|table| table.options().name.as_str());
         options.check(&stored_names.collect::<Vec<&str>>())?;
