@@ -20,6 +20,7 @@ mod directory;
 mod directory_lock;
 mod directory_reader;
 mod directory_setup;
+mod errors;
 mod file_format;
 mod file_names;
 mod inspect;

@@ -1,6 +1,7 @@
 //! Restoring a replay buffer from a file that [`super::SaveTarget`] wrote.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use super::buffer_writer::Interrupted;
 use super::byte_codec::{BodyReader, UnusableData};
 use super::change_codec::read_rng;
 use super::directory::ReadableFile;
+use super::errors::{damaged, failed};
 use super::file_format::{FileKind, HeaderError, VERSION};
 use super::kind;
 use super::record_codec::ReadDictionary;
@@ -44,8 +46,7 @@ impl SavedBuffer {
     /// # Errors
     /// [`Error::Storage`] if the file does not exist, cannot be read or is damaged.
     pub fn open(path: &Path) -> Result<Self> {
-        let unreadable =
-            |error| Error::Storage(format!("{} cannot be read: {error}", path.display()));
+        let unreadable = |error: io::Error| failed(path, "read", &error);
         let is_file = path.metadata().map_err(unreadable)?.is_file();
         if !is_file {
             let path = path.display();
@@ -255,13 +256,13 @@ impl Records {
         let reader = match RecordReader::new(file) {
             Ok(Ok(reader)) => reader,
             Ok(Err(HeaderError::Corrupt(UnusableData(reason)))) => {
-                return Err(error(&format!("cannot be used: {reason}")));
+                return Err(damaged(path, &reason));
             }
             Ok(Err(HeaderError::UnsupportedVersion(version))) => {
                 let this = format!("but this release reads only version {VERSION}");
                 return Err(error(&format!("has format version {version}, {this}")));
             }
-            Err(cause) => return Err(error(&format!("cannot be read: {cause}"))),
+            Err(error) => return Err(failed(path, "read", &error)),
         };
         let found = reader.header.kind;
         if found != kind {
@@ -293,21 +294,18 @@ impl Records {
             Ok(Err(EndOfRecords::Invalid { offset, reason })) => {
                 format!("it is damaged at byte {offset}: {reason}")
             }
-            Err(error) => {
-                let path = self.path.display();
-                return Err(Error::Storage(format!("{path} cannot be read: {error}")));
-            }
+            Err(error) => return Err(failed(&self.path, "read", &error)),
         };
-        Err(self.damaged(&reason))
+        Err(damaged(&self.path, &reason))
     }
 
     /// Checks that the `end` record, which was read last, is that of this file, and that no other record follows.
     fn check_end(&self, records_before: u64) -> Result<()> {
         if records_before + 1 != self.count {
-            return Err(self.damaged("some of its records are missing"));
+            return Err(damaged(&self.path, "some of its records are missing"));
         }
         if self.reader.offset() != self.reader.len() {
-            return Err(self.damaged("it has bytes after its last record"));
+            return Err(damaged(&self.path, "it has bytes after its last record"));
         }
         Ok(())
     }
@@ -315,16 +313,12 @@ impl Records {
     /// The error for one of [`StepBuffer::begin_restore`] or later calls.
     fn to_error(&self, error: Error) -> Error {
         match error {
-            Error::Payload(reason) => self.damaged(&reason),
+            Error::Payload(reason) => damaged(&self.path, &reason),
             Error::InvalidArgument(text) => {
                 Error::InvalidArgument(format!("{}: {text}", self.path.display()))
             }
             other => other,
         }
-    }
-
-    fn damaged(&self, reason: &str) -> Error {
-        Error::Storage(format!("{} cannot be used: {reason}", self.path.display()))
     }
 }
 

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use engram_core::ring::{DeviceCells, StepBuffer, StepRun};
-use engram_core::{Error, Result, Schema};
+use engram_core::{Result, Schema};
 
 use super::byte_codec::BodyWriter;
 use super::change_codec::put_rng;
 use super::checkpoint_writer::MAX_RECORD_ENTRIES;
 use super::directory::Directory;
+use super::errors::failed;
 use super::file_format::{FileHeader, FileKind};
 use super::file_names::UNFINISHED_SUFFIX;
 use super::kind;
@@ -52,12 +53,9 @@ impl SaveTarget {
     /// Waits for the lock of the directory of `path`. Returns `None` if `interrupted` returns true.
     ///
     /// # Errors
-    /// [`Error::Storage`] if the directory cannot be opened, or `path` is not that of a file.
+    /// [`engram_core::Error::Storage`] if the directory cannot be opened, or `path` is not that of a file.
     pub fn lock(path: &Path, interrupted: Interrupted<'_>) -> Result<Option<Self>> {
-        let failed = |reason: &dyn Display| {
-            let path = path.display();
-            Error::Storage(format!("{path} cannot be written: {reason}"))
-        };
+        let failed = |reason: &dyn Display| failed(path, "written", reason);
         let name = path.file_name().filter(|_| !path.is_dir());
         let name = name.ok_or_else(|| failed(&"it is a directory; give the path of a file"))?;
         let name = name
@@ -80,7 +78,7 @@ impl SaveTarget {
     /// too, an earlier file is unchanged. `id` must differ each time.
     ///
     /// # Errors
-    /// [`Error::Storage`] if the file cannot be written.
+    /// [`engram_core::Error::Storage`] if the file cannot be written.
     pub fn save(
         &self,
         contents: SaveContents<'_>,
@@ -88,10 +86,7 @@ impl SaveTarget {
         interrupted: Interrupted<'_>,
     ) -> Result<Option<u64>> {
         let written = write(&self.directory, &self.name, contents, id, interrupted);
-        written.map_err(|error| {
-            let path = self.path.display();
-            Error::Storage(format!("{path} cannot be written: {error}"))
-        })
+        written.map_err(|error| failed(&self.path, "written", &error))
     }
 }
 

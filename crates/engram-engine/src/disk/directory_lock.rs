@@ -15,6 +15,7 @@ use crate::close_on_fork::CloseOnFork;
 
 use super::clock_reading::ClockReading;
 use super::directory::{Directory as _, FileId, file_id};
+use super::errors::failed;
 use super::file_names::LOCK_NAME;
 use super::os_directory::OsDirectory;
 
@@ -53,11 +54,6 @@ impl DirectoryLock {
     }
 }
 
-/// The error for a directory or `LOCK` file that cannot be used.
-pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
-    Error::Storage(format!("{} cannot be used: {error}", path.display()))
-}
-
 /// Checks that `path` is not empty, and not the path of a file.
 ///
 /// # Errors
@@ -80,11 +76,11 @@ pub(super) fn check_not_file(path: &Path) -> Result<()> {
 /// [`Error::Storage`] if a process (also this one) has it open, or `LOCK` cannot be written.
 pub(super) fn lock_exclusive(directory: &OsDirectory) -> Result<DirectoryLock> {
     let path = directory.path();
-    let failed = |error: io::Error| unusable(&path.join(LOCK_NAME), &error);
+    let unusable = |error: io::Error| failed(&path.join(LOCK_NAME), "used", &error);
     let opened = directory.open_file(LOCK_NAME, OFlags::RDWR | OFlags::CREATE);
-    let file = opened.map_err(failed)?;
+    let file = opened.map_err(unusable)?;
     check_locked(path, &file, file.try_lock())?;
-    DirectoryLock::new(file).map_err(failed)
+    DirectoryLock::new(file).map_err(unusable)
 }
 
 /// Creates and locks `LOCK` again after it was removed.
@@ -114,7 +110,7 @@ pub(super) fn lock_shared(directory: &OsDirectory) -> Result<Option<File>> {
             Ok(Some(file))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(unusable(&path.join(LOCK_NAME), &error)),
+        Err(error) => Err(failed(&path.join(LOCK_NAME), "used", &error)),
     }
 }
 
@@ -124,7 +120,7 @@ fn check_locked(path: &Path, file: &File, outcome: Result<(), TryLockError>) -> 
     match outcome {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(in_use(path, &owner(file))),
-        Err(TryLockError::Error(error)) => Err(unusable(path, &error)),
+        Err(TryLockError::Error(error)) => Err(failed(path, "used", &error)),
     }
 }
 

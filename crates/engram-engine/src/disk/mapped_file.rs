@@ -11,7 +11,6 @@
 //! overwritten since, by at most `reserved` new steps per environment. Before more are added, a record with a larger
 //! number is written and synced.
 
-mod errors;
 mod flushed;
 mod head;
 
@@ -36,15 +35,15 @@ use super::buffer_writer::{Interrupted, SaveTarget};
 use super::byte_codec::UnusableData;
 use super::directory::{Directory as _, file_id};
 use super::directory_lock::{describe_this_process, since_if_this_process};
+use super::errors::{damaged, failed};
 use super::file_format::{RECORD_HEADER_BYTES, record_header};
 use super::file_names::UNFINISHED_SUFFIX;
 use super::kind;
 use super::mapping;
-use errors::{FILE_DESCRIPTION, damaged, failed};
 use flushed::FlushedRecord;
 pub(crate) use flushed::FlushedState;
 pub(crate) use head::BufferSize;
-use head::{FileLayout, Head};
+use head::{FILE_DESCRIPTION, FileLayout, Head};
 
 /// A replay buffer's file, locked and mapped.
 #[derive(Debug)]

@@ -32,8 +32,9 @@ use super::checkpoint_reader::{read_first_record, read_tables, verify};
 use super::checkpoint_writer::CheckpointHeader;
 use super::close_mark::CloseMark;
 use super::directory::Directory;
-use super::directory_lock::{check_not_file, lock_shared, unusable};
+use super::directory_lock::{check_not_file, lock_shared};
 use super::directory_reader::{DirectoryContents, DirectoryReader, ReadProgress, Recovered};
+use super::errors::failed;
 use super::file_format::FileKind;
 use super::file_names::{FileName, checkpoint_name};
 use super::os_directory::OsDirectory;
@@ -60,7 +61,7 @@ impl ClosedDirectory {
     /// [`Error::Storage`] if it cannot be opened, or a process (also this one) has it open.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         check_not_file(path)?;
-        let files = OsDirectory::open(path).map_err(|error| unusable(path, &error))?;
+        let files = OsDirectory::open(path).map_err(|error| failed(path, "used", &error))?;
         let lock = lock_shared(&files)?;
         Ok(Self { files, _lock: lock })
     }

@@ -51,9 +51,10 @@ use super::chunk_log::ChunkLog;
 use super::clock_reading::ClockReading;
 use super::close_mark::CloseMark;
 use super::directory::Directory;
-use super::directory_lock::{check_not_file, unusable};
+use super::directory_lock::check_not_file;
 use super::directory_reader::{ReadProgress, Recovered};
 use super::directory_setup::{create_directory, finish_recovery, unused_files};
+use super::errors::failed;
 use super::file_names::{CLOSE_MARK_NAME, checkpoint_name, free_lost_name, log_name};
 use super::journal::{
     Durability, Journal, NEXT_CHECKPOINT_NOTE, NOT_LOCKED, describe_sync_failure,
@@ -152,7 +153,7 @@ impl Storage {
     ) -> Result<Opened> {
         check_not_file(path)?;
         let opened = create_directory(path).and_then(|()| OsDirectory::open(path));
-        let files = Arc::new(opened.map_err(|error| unusable(path, &error))?);
+        let files = Arc::new(opened.map_err(|error| failed(path, "used", &error))?);
         files.lock()?;
         let recovered = recover(&*files, repair, progress)
             .map_err(|error| error.into_error_with_advice(&*files, repair))?;

@@ -13,14 +13,17 @@ use engram_core::{Error, Result, Schema};
 use crate::disk::buffer_reader::{Records, unexpected};
 use crate::disk::byte_codec::{BodyReader, BodyWriter, UnusableData};
 use crate::disk::directory::WritableFile;
+use crate::disk::errors::{damaged, failed};
 use crate::disk::file_format::{FileHeader, FileKind};
 use crate::disk::kind;
 use crate::disk::mapping::PART_ALIGNMENT;
 use crate::disk::record_codec::{DictionaryWriter as _, ReadDictionary};
 use crate::disk::record_writer::RecordWriter;
 
-use super::errors::{FILE_DESCRIPTION, damaged, failed};
 use super::flushed::max_record_bytes;
+
+/// Describes a mapped file in the texts of [`Error::OutOfMemory`].
+pub(super) const FILE_DESCRIPTION: &str = "the file of the replay buffer";
 
 /// The size of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::io;
 use std::sync::Arc;
 
 use engram_core::chunk::Chunk;
@@ -16,6 +15,7 @@ use super::super::checkpoint_writer::{self, CheckpointHeader, TableView};
 use super::super::clock_reading::ClockReading;
 use super::super::close_mark::CloseMark;
 use super::super::directory::Directory;
+use super::super::errors::failed;
 use super::super::file_format::{FILE_HEADER_BYTES, FileHeader, FileKind};
 use super::super::file_names::log_name;
 use super::super::log::{self, Log};
@@ -125,7 +125,7 @@ impl ShardWriter {
             number: CHUNK_LOG,
         };
         let file = files.create_large(&log_name(CHUNK_LOG));
-        let file = file.map_err(|error| failed(&files, &error))?;
+        let file = file.map_err(|error| failed(files.path(), "written", &error))?;
         Ok(Self {
             records: RecordWriter::new(file, header),
             log: Log::new(store, CHUNK_LOG),
@@ -160,7 +160,7 @@ impl ShardWriter {
         let schema = self.schemas.get(chunk.schema());
         let serial = index as u64 + 1;
         let added = self.records.add_chunk(&chunk, &schema, payload, serial);
-        let bytes = added.map_err(|error| failed(&self.files, &error))?;
+        let bytes = added.map_err(|error| failed(self.files.path(), "written", &error))?;
         drop(self.log.add_chunk(&chunk, serial, bytes));
         self.by_key.insert(chunk.origin().key, index);
         self.by_source.insert(source, index);
@@ -258,7 +258,7 @@ impl ShardWriter {
             };
             mark.write(&files, true)
         });
-        written.map_err(|error| failed(&files, &error))
+        written.map_err(|error| failed(files.path(), "written", &error))
     }
 }
 
@@ -372,9 +372,4 @@ impl ShardContents<'_> {
             }
         })
     }
-}
-
-fn failed(files: &OsDirectory, error: &io::Error) -> Error {
-    let path = files.path().display();
-    Error::Storage(format!("{path} cannot be written: {error}"))
 }

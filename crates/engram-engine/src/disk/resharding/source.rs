@@ -10,8 +10,8 @@ use engram_core::{
 };
 
 use super::super::directory::Directory as _;
-use super::super::directory_lock::unusable;
 use super::super::directory_reader::Recovered;
+use super::super::errors::failed;
 use super::super::file_names::FileName;
 use super::super::os_directory::OsDirectory;
 use super::super::recover::ClosedDirectory;
@@ -83,7 +83,7 @@ pub(super) fn open_sources(directories: &[PathBuf], work: &mut Work<'_>) -> Resu
         let id = directory
             .files
             .id(".")
-            .map_err(|error| unusable(path, &error))?;
+            .map_err(|error| failed(path, "used", &error))?;
         if let Some((other, _)) = opened.iter().find(|(_, other)| *other == id) {
             return Err(Error::InvalidArgument(format!(
                 "`directories`: {} and {} are the same directory; give each source once",

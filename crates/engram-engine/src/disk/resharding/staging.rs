@@ -11,6 +11,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::super::directory::Directory as _;
 use super::super::directory_setup::create_directory;
+use super::super::errors::failed;
 use super::super::file_names::{CLOSE_MARK_NAME, FileName, UNFINISHED_SUFFIX};
 use super::super::os_directory::OsDirectory;
 use super::source::Source;
@@ -25,10 +26,6 @@ pub(super) struct Staging {
 
 fn shard_name(shard: u32) -> String {
     format!("shard-{shard}")
-}
-
-fn failed(path: &Path, error: &io::Error) -> Error {
-    Error::Storage(format!("{} cannot be written: {error}", path.display()))
 }
 
 /// The path of the directory that becomes `output`.
@@ -79,7 +76,7 @@ pub(super) fn check_output(output: &Path) -> Result<PathBuf> {
         }
         Err(error) => Err(error),
     };
-    let path = path.map_err(|error| failed(output, &error))?;
+    let path = path.map_err(|error| failed(output, "written", &error))?;
     if path.file_name().is_none() {
         return invalid(format!(
             "`output`: {shown} has no name; give a directory that does not exist yet, or an empty one"
@@ -150,7 +147,7 @@ pub(super) fn check_separate(output: &Path, sources: &[Source]) -> Result<()> {
 
 /// The path without symbolic links in those of its parents that exist.
 fn resolve(path: &Path) -> Result<PathBuf> {
-    let path = absolute(path).map_err(|error| failed(path, &error))?;
+    let path = absolute(path).map_err(|error| failed(path, "written", &error))?;
     for parent in path.ancestors() {
         match fs::canonicalize(parent) {
             Ok(resolved) => {
@@ -162,7 +159,7 @@ fn resolve(path: &Path) -> Result<PathBuf> {
                 });
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(parent, &error)),
+            Err(error) => return Err(failed(parent, "written", &error)),
         }
     }
     Ok(path)
@@ -176,14 +173,14 @@ impl Staging {
     pub(super) fn create(output: PathBuf) -> Result<Self> {
         let path = staging_path(&output);
         let opened = create_directory(&path).and_then(|()| OsDirectory::open(&path));
-        let files = opened.map_err(|error| failed(&path, &error))?;
+        let files = opened.map_err(|error| failed(&path, "written", &error))?;
         if !files.lock_handle(&mut || true) {
             return Err(Error::Storage(format!(
                 "{} is in use by another resharding; wait until it ends, or give another `output`",
                 path.display()
             )));
         }
-        let others = find_others(&path).map_err(|error| failed(&path, &error))?;
+        let others = find_others(&path).map_err(|error| failed(&path, "written", &error))?;
         if let Some(other) = others {
             return Err(Error::Storage(format!(
                 "{} is not a file of a resharding that was stopped; remove {}, or give another `output`",
@@ -191,7 +188,7 @@ impl Staging {
                 path.display()
             )));
         }
-        remove_shards(&path).map_err(|error| failed(&path, &error))?;
+        remove_shards(&path).map_err(|error| failed(&path, "written", &error))?;
         Ok(Self { output, files })
     }
 
@@ -202,7 +199,7 @@ impl Staging {
     pub(super) fn create_shard(&self, shard: u32) -> Result<OsDirectory> {
         let path = self.files.path().join(shard_name(shard));
         let opened = create_directory(&path).and_then(|()| OsDirectory::open(&path));
-        opened.map_err(|error| failed(&path, &error))
+        opened.map_err(|error| failed(&path, "written", &error))
     }
 
     /// Gives the directory its final name, durably; returns the paths of its shards.
@@ -213,10 +210,10 @@ impl Staging {
         let path = self.files.path();
         // Replaces an empty directory, and fails for one that is not empty.
         let renamed = (self.files.sync_directory()).and_then(|()| fs::rename(path, &self.output));
-        renamed.map_err(|error| failed(&self.output, &error))?;
+        renamed.map_err(|error| failed(&self.output, "written", &error))?;
         let parent = self.output.parent().unwrap_or(Path::new("/"));
         let synced = OsDirectory::open(parent).and_then(|parent| parent.sync_directory());
-        synced.map_err(|error| failed(parent, &error))?;
+        synced.map_err(|error| failed(parent, "written", &error))?;
         Ok((0..shards)
             .map(|shard| self.output.join(shard_name(shard)))
             .collect())
