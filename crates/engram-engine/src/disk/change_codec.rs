@@ -37,7 +37,7 @@ pub(crate) fn put_change(
     match *op {
         TableOp::Insert { item, now, number } => {
             body.put_u8(code::INSERT);
-            dictionary.put_item(body, item.into(), serial_of);
+            dictionary.put_item(body, item.key, item.priority, &item.trajectory, serial_of);
             body.put_u64(now);
             body.put_option(number, put_session_number);
         }

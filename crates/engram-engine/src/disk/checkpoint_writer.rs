@@ -14,7 +14,7 @@ use super::file_format::{FileHeader, FileKind};
 use super::file_names::{UNFINISHED_SUFFIX, checkpoint_name};
 use super::kind;
 use super::options_codec::{put_limits, put_options};
-use super::record_codec::{DictionaryWriter as _, ItemRef, put_session_number};
+use super::record_codec::{DictionaryWriter as _, put_session_number};
 use super::record_writer::{RecordWriter, WRITE_BYTES};
 use super::serial_ranges::SerialRanges;
 
@@ -122,12 +122,8 @@ fn write_items(out: &mut RecordWriter, snapshot: &Snapshot) {
             let Some(item) = items.next() else {
                 break;
             };
-            let item_ref = ItemRef {
-                key: item.key,
-                priority: item.priority,
-                trajectory: item.trajectory,
-            };
-            out.put_item(&mut body, item_ref, &serial_of);
+            let (key, priority) = (item.key, item.priority);
+            out.put_item(&mut body, key, priority, item.trajectory, &serial_of);
             body.put_u64(item.seq);
             body.put_u64(item.update_number);
             body.put_u32(item.times_sampled);

@@ -104,12 +104,14 @@ pub(crate) trait DictionaryWriter {
     fn put_item(
         &mut self,
         body: &mut Vec<u8>,
-        item: ItemRef<'_>,
+        key: u64,
+        priority: f64,
+        trajectory: &Trajectory,
         serial_of: &impl Fn(&Arc<Chunk>) -> u64,
     ) {
-        body.put_u64(item.key);
-        body.put_f64(item.priority);
-        match item.trajectory {
+        body.put_u64(key);
+        body.put_f64(priority);
+        match trajectory {
             Trajectory::Rows {
                 chunk,
                 offset,
@@ -144,24 +146,6 @@ pub(crate) trait DictionaryWriter {
                 put_columns(body, &spans.columns);
                 put_slices(body, &spans.slices);
             }
-        }
-    }
-}
-
-/// The fields of an item that are written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ItemRef<'a> {
-    pub(crate) key: u64,
-    pub(crate) priority: f64,
-    pub(crate) trajectory: &'a Trajectory,
-}
-
-impl<'a> From<&'a NewItem> for ItemRef<'a> {
-    fn from(item: &'a NewItem) -> Self {
-        Self {
-            key: item.key,
-            priority: item.priority,
-            trajectory: &item.trajectory,
         }
     }
 }
