@@ -20,7 +20,7 @@ pub use too_large::MAX_CHUNK_BYTES;
 use too_large::{advice, padded_bytes, too_large};
 
 /// Position and encoding of one column in its chunk's payload.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
     /// Offset of the first byte; a multiple of 64.
     pub offset: u32,
@@ -34,7 +34,7 @@ pub struct Extent {
 }
 
 /// Identity of a chunk and the steps it spans.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Origin {
     /// Random key of the chunk.
     pub key: u64,

@@ -92,27 +92,9 @@ impl<T: PartialEq> Distinct<T> {
 
 /// True if the chunks have the same origin, schema and extents.
 fn is_same(one: &Chunk, other: &Chunk) -> bool {
-    let origin = |chunk: &Chunk| {
-        let origin = chunk.origin();
-        (origin.key, origin.first_step, origin.steps)
-    };
-    let extents = |chunk: &Chunk| -> Vec<_> {
-        let extents = chunk.extents().iter();
-        extents
-            .map(|extent| {
-                (
-                    extent.offset,
-                    extent.stored,
-                    extent.rows,
-                    extent.codec as u8,
-                )
-            })
-            .collect()
-    };
-    origin(one) == origin(other)
-        && one.origin().episodes == other.origin().episodes
+    one.origin() == other.origin()
         && one.schema() == other.schema()
-        && extents(one) == extents(other)
+        && one.extents() == other.extents()
 }
 
 impl ShardWriter {
