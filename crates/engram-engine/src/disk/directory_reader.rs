@@ -30,7 +30,7 @@ pub type ReadProgress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 const PROGRESS_INTERVAL: u64 = 4 << 20;
 
 /// Content of a directory, as recovered.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Recovered {
     /// Random id of the store; `None` if the directory has no checkpoints and no logs.
     pub(crate) store: Option<u64>,
@@ -168,25 +168,12 @@ impl<'a> DirectoryReader<'a> {
             skip_payloads,
         } = contents;
         let out = Recovered {
-            store: None,
-            checkpoint_read: None,
-            has_unlogged: false,
-            checkpoint_headers: Vec::new(),
-            replayed_logs: Vec::new(),
-            torn: None,
-            intact_after_tear: 0,
-            repaired: false,
-            tables: BTreeMap::new(),
-            unfinished_choices: HashMap::new(),
             next_table: 1,
             next_change: 1,
             next_serial: 1,
             newest_checkpoint: checkpoints.last().copied().unwrap_or_default(),
             newest_log: logs.last().copied().unwrap_or_default(),
-            logs: Vec::new(),
-            clock: 0,
-            clock_reading: ClockReading::default(),
-            notes: Vec::new(),
+            ..Recovered::default()
         };
         Self {
             files,

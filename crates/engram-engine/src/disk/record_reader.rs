@@ -264,21 +264,18 @@ impl RecordReader {
     ) -> io::Result<Result<Vec<u8>, UnusableData>> {
         let mut record = vec![0; bytes];
         self.file.read_at(&mut record, offset)?;
-        Ok(self.check_body(record, offset))
-    }
-
-    /// Checks the record at `offset`; returns its body.
-    fn check_body(&self, mut record: Vec<u8>, offset: u64) -> Result<Vec<u8>, UnusableData> {
         let mut header = [0; RECORD_HEADER_BYTES];
         header.copy_from_slice(&record[..RECORD_HEADER_BYTES]);
         let left = (record.len() - RECORD_HEADER_BYTES) as u64;
-        let header = RecordHeader::read(&header, self.header.number, offset, left)?;
-        record.drain(..RECORD_HEADER_BYTES);
-        record.truncate(header.len);
-        if header.matches(&[&record]) {
-            return Ok(record);
-        }
-        UnusableData::err("it has changed since it was first read")
+        let header = RecordHeader::read(&header, self.header.number, offset, left);
+        Ok(header.and_then(|header| {
+            record.drain(..RECORD_HEADER_BYTES);
+            record.truncate(header.len);
+            if header.matches(&[&record]) {
+                return Ok(record);
+            }
+            UnusableData::err("it has changed since it was first read")
+        }))
     }
 
     /// Loads the file's next `bytes` bytes, which must exist, into the block; returns their position in it.
