@@ -104,6 +104,14 @@ impl Engine {
         }
     }
 
+    /// The open directory; `None` for an engine in memory.
+    fn storage(&self) -> Option<&Storage> {
+        match &self.backend {
+            Backend::Disk { storage, .. } => Some(storage),
+            Backend::Memory(_) => None,
+        }
+    }
+
     /// The sink for the changes of the table with this number.
     fn sink(&self, number: u64) -> Arc<dyn OpSink> {
         match &self.backend {
@@ -182,7 +190,7 @@ impl Engine {
         let number = self.next_table_number();
         let sink = self.sink(number);
         let state = TableState::new(Arc::new(options), Arc::clone(&sink))?;
-        if let Backend::Disk { storage, .. } = &self.backend {
+        if let Some(storage) = self.storage() {
             storage.record_table_created(number, state.options());
         }
         let table = Table::from_state(state, number, &self.context, sink);
@@ -199,7 +207,7 @@ impl Engine {
         let table = {
             let mut tables = self.tables.write();
             let table = tables.remove(name);
-            if let (Some(table), Backend::Disk { storage, .. }) = (&table, &self.backend) {
+            if let (Some(table), Some(storage)) = (&table, self.storage()) {
                 storage.record_table_dropped(table.number());
             }
             table
@@ -242,10 +250,7 @@ impl Engine {
         for table in tables.values() {
             table.close(closed_error());
         }
-        match &self.backend {
-            Backend::Disk { storage, .. } => storage.close(),
-            Backend::Memory(_) => Ok(()),
-        }
+        self.storage().map_or(Ok(()), Storage::close)
     }
 
     fn check_open(&self) -> Result<()> {

@@ -296,7 +296,7 @@ impl Engine {
             .collect();
         // No other checkpoint, which would lack these tables, may be written until they are added.
         let checkpoint_lock = self.checkpoint_lock.lock();
-        if let Backend::Disk { storage, .. } = &self.backend {
+        if let Some(storage) = self.storage() {
             // If this fails, the checkpoint's file may still exist after a power loss. The tables are recorded as
             // dropped, so that the store does not have them when it is opened again.
             self.checkpoint_with(&tables, true).inspect_err(|_| {
@@ -307,11 +307,8 @@ impl Engine {
         }
         let is_closed = self.is_closed.read();
         if *is_closed {
-            return match self.backend {
-                // The engine was closed after the checkpoint was written, so the directory has the tables.
-                Backend::Disk { .. } => Ok(names),
-                Backend::Memory(_) => Err(closed_error()),
-            };
+            // The engine was closed after the checkpoint was written, so a directory has the tables.
+            return self.storage().map(|_| names).ok_or_else(closed_error);
         }
         let mut existing = self.tables.write();
         existing.extend(names.iter().cloned().zip(tables));
@@ -352,10 +349,8 @@ impl Engine {
     /// Path of a checkpoint's file; `None` for an engine in memory.
     #[must_use]
     pub fn checkpoint_path(&self, number: u64) -> Option<PathBuf> {
-        match &self.backend {
-            Backend::Disk { storage, .. } => Some(storage.checkpoint_path(number)),
-            Backend::Memory(_) => None,
-        }
+        self.storage()
+            .map(|storage| storage.checkpoint_path(number))
     }
 
     /// Writes a checkpoint of all tables. Other calls continue meanwhile.
@@ -423,7 +418,7 @@ impl Engine {
     /// Checks whether the directory was moved or its log was removed, for [`Self::storage_problem`] and the
     /// infos of tables. May block: it accesses the file system.
     pub fn check_storage(&self) {
-        if let Backend::Disk { storage, .. } = &self.backend {
+        if let Some(storage) = self.storage() {
             storage.check_files();
         }
     }
@@ -432,18 +427,12 @@ impl Engine {
     /// are, or for an engine in memory.
     #[must_use]
     pub fn storage_problem(&self) -> Option<String> {
-        match &self.backend {
-            Backend::Memory(_) => None,
-            Backend::Disk { storage, .. } => storage.problem(),
-        }
+        self.storage().and_then(Storage::problem)
     }
 
     /// Bytes logged since the last checkpoint; `None` for an engine in memory.
     #[must_use]
     pub fn log_bytes(&self) -> Option<u64> {
-        match &self.backend {
-            Backend::Memory(_) => None,
-            Backend::Disk { storage, .. } => Some(storage.log_bytes()),
-        }
+        self.storage().map(Storage::log_bytes)
     }
 }
