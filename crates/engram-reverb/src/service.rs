@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use engram_codec::{CallBudget, ReplyStream, run_blocking};
 use engram_core::pool::Pool;
-use engram_core::{Error, Result};
 use engram_engine::Engine;
 use futures_util::stream::{self, BoxStream};
-use rand::rand_core::TryRng;
-use rand::rngs::SysRng;
 use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -40,31 +37,24 @@ pub struct Reverb {
 }
 
 impl Reverb {
-    /// A service that runs until `stopped` is true.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if the system provides no random numbers.
-    pub fn new(engine: Arc<Engine>, stopped: watch::Receiver<bool>) -> Result<Self> {
-        let random = || {
-            SysRng.try_next_u64().map_err(|error| {
-                Error::Unavailable(format!(
-                    "cannot read random numbers from the operating system: {error}"
-                ))
-            })
-        };
-        Ok(Self {
+    /// A service that runs until `stopped` is true. `tables_state_id` must be random, so that clients notice that the server
+    /// was started again.
+    #[must_use]
+    pub fn new(
+        engine: Arc<Engine>,
+        stopped: watch::Receiver<bool>,
+        tables_state_id: pb::Uint128,
+    ) -> Self {
+        Self {
             state: Arc::new(ServiceState {
                 engine,
                 stopped,
                 pool: Arc::new(Pool::with_max_batch(MAX_GATHERED_BYTES)),
                 orphans: Arc::default(),
                 checkpoints: Arc::default(),
-                tables_state_id: pb::Uint128 {
-                    high: random()?,
-                    low: random()?,
-                },
+                tables_state_id,
             }),
-        })
+        }
     }
 
     /// The service as a tonic server.

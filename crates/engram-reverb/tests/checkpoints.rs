@@ -76,7 +76,7 @@ async fn run_spawned_tasks() {
 fn concurrent_checkpoints_use_one_thread() {
     let store = TemporaryStore::new("concurrent");
     let (_stop, stopped) = watch::channel(false);
-    let reverb = Reverb::new(Arc::clone(&store.engine), stopped).unwrap();
+    let reverb = Reverb::new(Arc::clone(&store.engine), stopped, pb::Uint128::default());
     runtime().block_on(async {
         let (calls, completed) = (20, Arc::new(AtomicUsize::new(0)));
         let spawned = (0..calls).map(|_| {
@@ -111,7 +111,7 @@ fn concurrent_checkpoints_use_one_thread() {
 fn aborted_calls_write_no_checkpoint_and_waiting_calls_end_when_the_server_stops() {
     let store = TemporaryStore::new("aborted");
     let (stop, stopped) = watch::channel(false);
-    let reverb = Reverb::new(Arc::clone(&store.engine), stopped).unwrap();
+    let reverb = Reverb::new(Arc::clone(&store.engine), stopped, pb::Uint128::default());
     runtime().block_on(async {
         // Both blocking threads are busy, so the first checkpoint cannot complete.
         let (release, released) = std::sync::mpsc::channel::<()>();

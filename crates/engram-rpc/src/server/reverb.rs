@@ -12,15 +12,19 @@ mod with_service {
 
     use engram_core::Result;
     use engram_engine::Engine;
+    use engram_reverb::Reverb;
+    use engram_reverb::pb::Uint128;
     use engram_reverb::pb::reverb_service_server::ReverbServiceServer;
     use tokio::sync::watch::Receiver;
     use tonic::body::Body;
     use tonic::codegen::http::{Request, Response};
     use tonic::codegen::{BoxFuture, Service as _};
 
+    use crate::random_u64;
+
     /// The service and its methods.
     #[derive(Clone, Debug)]
-    pub(in crate::server) struct ReverbService(ReverbServiceServer<engram_reverb::Reverb>);
+    pub(in crate::server) struct ReverbService(ReverbServiceServer<Reverb>);
 
     impl ReverbService {
         pub(in crate::server) const MAX_MESSAGE_BYTES: usize = engram_reverb::MAX_MESSAGE_BYTES;
@@ -31,7 +35,11 @@ mod with_service {
             engine: Arc<Engine>,
             shutdown: Receiver<bool>,
         ) -> Result<Self> {
-            let reverb = engram_reverb::Reverb::new(engine, shutdown)?;
+            let tables_state_id = Uint128 {
+                high: random_u64()?,
+                low: random_u64()?,
+            };
+            let reverb = Reverb::new(engine, shutdown, tables_state_id);
             Ok(Self(reverb.server()))
         }
 
