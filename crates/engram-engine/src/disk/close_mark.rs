@@ -4,7 +4,7 @@
 use std::io;
 
 use super::byte_codec::{BodyReader, BodyWriter, UnusableData};
-use super::directory::Directory;
+use super::directory::{Directory, ReadableDirectory};
 use super::file_format::{FileHeader, FileKind, record_header};
 use super::file_names::{CLOSE_MARK_NAME, FileName, log_name};
 use super::kind;
@@ -59,7 +59,7 @@ impl CloseMark {
     /// # Errors
     /// [`RecoveryError::Unreadable`] if the mark cannot be read now, but may be intact.
     pub(crate) fn read(
-        files: &dyn Directory,
+        files: &dyn ReadableDirectory,
         names: &[String],
     ) -> Result<Option<Self>, RecoveryError> {
         let is_outdated = |mark: &Self| {
@@ -82,7 +82,7 @@ impl CloseMark {
     }
 
     /// Reads the mark's file; `None` if it is invalid.
-    fn read_file(files: &dyn Directory) -> io::Result<Option<Self>> {
+    fn read_file(files: &dyn ReadableDirectory) -> io::Result<Option<Self>> {
         let Ok(mut file_reader) = RecordReader::new(files.open(CLOSE_MARK_NAME)?)? else {
             return Ok(None);
         };
@@ -120,7 +120,7 @@ impl CloseMark {
 
     /// Describes the loss if the log is missing, or shorter than when the store was closed; `None` otherwise, also if
     /// the log's size cannot be read.
-    pub(crate) fn describe_loss(&self, files: &dyn Directory) -> Option<String> {
+    pub(crate) fn describe_loss(&self, files: &dyn ReadableDirectory) -> Option<String> {
         let (name, bytes) = (log_name(self.log), self.bytes);
         match files.open(&name).and_then(|file| file.len()) {
             Ok(len) if len < bytes => Some(format!(

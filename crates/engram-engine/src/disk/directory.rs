@@ -1,4 +1,4 @@
-//! The file operations that a durable store needs, as a trait. Tests use an implementation that
+//! The file operations that a durable store needs, as traits. Tests use an implementation that
 //! simulates power loss.
 
 use std::fmt;
@@ -23,14 +23,22 @@ pub(crate) struct FileId {
 /// Mode of new files: other users can neither read them nor lock the directory.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// A directory; its files are accessed by name.
-pub(crate) trait Directory: fmt::Debug + Send + Sync {
+/// A directory that is read; its files are accessed by name.
+pub(crate) trait ReadableDirectory: fmt::Debug + Send + Sync {
     /// Path of the directory, for messages.
     fn path(&self) -> &Path;
 
     /// Names of all files. Names that are not UTF-8 may be missing or changed.
     fn list(&self) -> io::Result<Vec<String>>;
 
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>>;
+
+    /// Identifies the file with this name.
+    fn id(&self, name: &str) -> io::Result<FileId>;
+}
+
+/// A directory that is also written.
+pub(crate) trait Directory: ReadableDirectory {
     /// Creates an empty file; removes an existing one of this name.
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>>;
 
@@ -39,8 +47,6 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.create(name)
     }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>>;
 
     /// Truncates a file to `len` bytes and makes this durable.
     fn truncate(&self, name: &str, len: u64) -> io::Result<()>;
@@ -58,9 +64,6 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
 
     /// Makes all earlier creations, renames and removals of files durable.
     fn sync_directory(&self) -> io::Result<()>;
-
-    /// Identifies the file with this name.
-    fn id(&self, name: &str) -> io::Result<FileId>;
 
     /// Checks that `path` still leads to this directory; the error states what has happened to the
     /// directory.

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use crate::close_on_fork::CloseOnFork;
 
 use super::clock_reading::ClockReading;
-use super::directory::{Directory as _, FileId, file_id};
+use super::directory::{FileId, ReadableDirectory as _, file_id};
 use super::errors::failed;
 use super::file_names::LOCK_NAME;
 use super::os_directory::OsDirectory;

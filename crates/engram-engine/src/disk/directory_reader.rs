@@ -14,7 +14,7 @@ use super::checkpoint_writer::CheckpointHeader;
 use super::chunk_checkers::ChunkCheckers;
 use super::clock_reading::ClockReading;
 use super::close_mark::CloseMark;
-use super::directory::Directory;
+use super::directory::ReadableDirectory;
 use super::file_format::{FileKind, HeaderError, VERSION};
 use super::file_names::log_name;
 use super::log::Log;
@@ -86,7 +86,7 @@ impl Recovered {
 
 /// Reads a checkpoint and the logs after it, or, without a checkpoint, all logs.
 pub(super) struct DirectoryReader<'a> {
-    pub(super) files: &'a dyn Directory,
+    pub(super) files: &'a dyn ReadableDirectory,
     /// The result so far.
     pub(super) out: Recovered,
     /// Chunks that the checkpoint's items refer to, by serial.
@@ -144,7 +144,7 @@ pub(super) struct LoadedLog {
 /// A directory's checkpoints, logs and mark of a close.
 #[derive(Clone, Copy)]
 pub(super) struct DirectoryContents<'a> {
-    pub(super) files: &'a dyn Directory,
+    pub(super) files: &'a dyn ReadableDirectory,
     /// Numbers of the checkpoints, ascending.
     pub(super) checkpoints: &'a [u64],
     /// Numbers of the logs, ascending.

@@ -18,7 +18,7 @@ use crate::clock::FIRST_READING;
 
 use super::byte_codec::BodyReader;
 use super::close_mark::CloseMark;
-use super::directory::Directory;
+use super::directory::ReadableDirectory;
 use super::directory_lock::owner;
 use super::file_format::{FileHeader, FileKind, record_bytes};
 use super::file_names::{
@@ -86,7 +86,7 @@ fn current_process(directory: &OsDirectory) -> io::Result<Option<String>> {
 }
 
 /// Inspects the files with these names.
-pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspection {
+pub(super) fn inspect_files(files: &dyn ReadableDirectory, names: &[String]) -> Inspection {
     let mut engram_files: Vec<(FileName, &str)> = Vec::new();
     let (mut set_aside, mut others) = (Vec::new(), Vec::new());
     for name in names {
@@ -173,7 +173,7 @@ pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspecti
 /// # Errors
 /// Why it cannot be opened.
 fn preview_opening(
-    files: &dyn Directory,
+    files: &dyn ReadableDirectory,
     repair: bool,
     notes: &mut Vec<String>,
 ) -> Result<(InspectedOpening, Option<u64>), String> {
@@ -236,7 +236,7 @@ fn subtract_checkpoint_changes(inspection: &mut Inspection) {
 }
 
 /// Reads the store's id in a file's header; `None` if the header cannot be read.
-fn read_store_id(files: &dyn Directory, name: &str) -> Option<u64> {
+fn read_store_id(files: &dyn ReadableDirectory, name: &str) -> Option<u64> {
     let file_reader = files.open(name).and_then(RecordReader::new).ok()?.ok()?;
     Some(file_reader.header.store)
 }
@@ -251,7 +251,7 @@ fn most_frequent(numbers: impl Iterator<Item = u64>) -> Option<u64> {
 
 /// Reads a log; returns its report, and serial and record size in bytes of each of its chunks, if it can be used.
 fn read_log(
-    files: &dyn Directory,
+    files: &dyn ReadableDirectory,
     name: &str,
     header: FileHeader,
 ) -> (InspectedFile, Option<Vec<(u64, u64)>>) {

@@ -16,7 +16,9 @@ use rustix::fs::{renameat, renameat_with, statat, unlinkat};
 use rustix::io::Errno;
 
 use super::direct_io::DirectFile;
-use super::directory::{Directory, FileId, OsFile, ReadableFile, WritableFile, open_file};
+use super::directory::{
+    Directory, FileId, OsFile, ReadableDirectory, ReadableFile, WritableFile, open_file,
+};
 use super::directory_lock::{DirectoryLock, lock_exclusive, lock_new};
 use super::file_names::LOCK_NAME;
 
@@ -117,7 +119,7 @@ fn is_missing(error: &io::Error) -> bool {
     )
 }
 
-impl Directory for OsDirectory {
+impl ReadableDirectory for OsDirectory {
     fn path(&self) -> &Path {
         &self.path
     }
@@ -129,6 +131,20 @@ impl Directory for OsDirectory {
         Ok(names)
     }
 
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
+        Ok(Box::new(self.open_file(name, OFlags::RDONLY)?))
+    }
+
+    fn id(&self, name: &str) -> io::Result<FileId> {
+        let stat = statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(FileId {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        })
+    }
+}
+
+impl Directory for OsDirectory {
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         Ok(Box::new(OsFile::new(self.create_file(name)?)))
     }
@@ -139,10 +155,6 @@ impl Directory for OsDirectory {
             Ok(direct) => Box::new(direct),
             Err(file) => Box::new(OsFile::new(file)),
         })
-    }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
-        Ok(Box::new(self.open_file(name, OFlags::RDONLY)?))
     }
 
     fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
@@ -178,14 +190,6 @@ impl Directory for OsDirectory {
 
     fn sync_directory(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.handle)?)
-    }
-
-    fn id(&self, name: &str) -> io::Result<FileId> {
-        let stat = statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(FileId {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-        })
     }
 
     fn check_path(&self) -> Result<(), String> {

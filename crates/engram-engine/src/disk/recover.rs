@@ -31,7 +31,7 @@ use super::byte_codec::UnusableData;
 use super::checkpoint_reader::{read_first_record, read_tables, verify};
 use super::checkpoint_writer::CheckpointHeader;
 use super::close_mark::CloseMark;
-use super::directory::Directory;
+use super::directory::ReadableDirectory;
 use super::directory_lock::{check_not_file, lock_shared};
 use super::directory_reader::{DirectoryContents, DirectoryReader, ReadProgress, Recovered};
 use super::errors::failed;
@@ -92,7 +92,7 @@ impl ClosedDirectory {
 /// # Errors
 /// The directory cannot be read, or acknowledged data is missing.
 pub(crate) fn recover(
-    files: &dyn Directory,
+    files: &dyn ReadableDirectory,
     repair: bool,
     progress: ReadProgress<'_>,
 ) -> Result<Recovered, RecoveryError> {
@@ -101,7 +101,7 @@ pub(crate) fn recover(
 
 /// [`recover`]; with `skip_payloads`, chunks are read without their payloads.
 fn recover_with(
-    files: &dyn Directory,
+    files: &dyn ReadableDirectory,
     repair: bool,
     skip_payloads: bool,
     progress: ReadProgress<'_>,

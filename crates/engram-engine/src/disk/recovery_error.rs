@@ -8,7 +8,7 @@ use engram_core::Error;
 use rustix::io::Errno;
 
 use super::byte_codec::UnusableData;
-use super::directory::Directory;
+use super::directory::ReadableDirectory;
 use super::file_names::FileName;
 
 /// Why a directory cannot be recovered.
@@ -64,13 +64,17 @@ impl RecoveryError {
     }
 
     /// Converts to an error whose text begins with the directory's path.
-    pub(super) fn into_error(self, files: &dyn Directory) -> Error {
+    pub(super) fn into_error(self, files: &dyn ReadableDirectory) -> Error {
         let UnusableData(reason) = self.into();
         Error::Storage(format!("{}: {reason}", files.path().display()))
     }
 
     /// Like `into_error`; for corrupt or missing data, the text also states what to do.
-    pub(super) fn into_error_with_advice(self, files: &dyn Directory, repair: bool) -> Error {
+    pub(super) fn into_error_with_advice(
+        self,
+        files: &dyn ReadableDirectory,
+        repair: bool,
+    ) -> Error {
         let advice = match self {
             Self::Unreadable(_) => "",
             _ if repair => "; repair found nothing to open; replace the directory with a backup",

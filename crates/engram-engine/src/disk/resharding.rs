@@ -42,7 +42,7 @@ use self::shard_writer::ShardWriter;
 use self::source::{Source, check_agreement, open_sources};
 use self::staging::{Staging, check_open_files, check_output, check_separate};
 use super::byte_codec::{BodyReader, UnusableData};
-use super::directory::Directory as _;
+use super::directory::ReadableDirectory as _;
 use super::file_format::record_bytes;
 use super::file_names::log_name;
 use super::kind;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::disk::byte_codec::{BodyReader, UnusableData};
 use crate::disk::checkpoint_reader::{read_first_record, read_table_header, verify};
 use crate::disk::checkpoint_writer::CheckpointHeader;
-use crate::disk::directory::Directory;
+use crate::disk::directory::ReadableDirectory;
 use crate::disk::file_format::FileHeader;
 use crate::disk::file_names::{checkpoint_name, log_name};
 use crate::disk::kind;
@@ -20,7 +20,7 @@ pub(super) type ChunksByLog = BTreeMap<u64, Option<Vec<(u64, u64)>>>;
 
 /// Reads a checkpoint's file; returns its report and its tables.
 pub(super) fn read_checkpoint(
-    files: &dyn Directory,
+    files: &dyn ReadableDirectory,
     name: &str,
     header: FileHeader,
 ) -> (InspectedFile, Vec<InspectedTable>) {
@@ -50,7 +50,7 @@ fn parse_table(reader: &mut BodyReader<'_>) -> Option<InspectedTable> {
 
 /// Checks that a checkpoint is complete, and that the logs contain all of its chunks.
 pub(super) fn check_checkpoint(
-    files: &dyn Directory,
+    files: &dyn ReadableDirectory,
     file_header: FileHeader,
     tables: Vec<InspectedTable>,
     chunks_by_log: &ChunksByLog,

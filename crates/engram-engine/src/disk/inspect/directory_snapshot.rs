@@ -8,15 +8,14 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use crate::disk::directory::{Directory, FileId, ReadableFile, WritableFile};
+use crate::disk::directory::{FileId, ReadableDirectory, ReadableFile};
 use crate::disk::file_names::{CLOSE_MARK_NAME, FileName};
 use crate::disk::os_directory::OsDirectory;
 
 /// Maximum number of attempts to open all files while no file is created or removed.
 const MAX_ATTEMPTS: usize = 10;
 
-/// Open files of a directory. Removed files remain readable; growing files keep their size. Nothing
-/// can be written.
+/// Open files of a directory. Removed files remain readable; growing files keep their size.
 #[derive(Debug)]
 pub(super) struct DirectorySnapshot {
     directory: OsDirectory,
@@ -78,7 +77,7 @@ fn list_names(directory: &OsDirectory) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-impl Directory for DirectorySnapshot {
+impl ReadableDirectory for DirectorySnapshot {
     fn path(&self) -> &Path {
         self.directory.path()
     }
@@ -94,34 +93,6 @@ impl Directory for DirectorySnapshot {
             // not open, such as a `.lost` one, which a repair has set aside.
             None => self.directory.open(name),
         }
-    }
-
-    fn create(&self, _: &str) -> io::Result<Box<dyn WritableFile>> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn truncate(&self, _: &str, _: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn sync(&self, _: &str) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn replace(&self, _: &str, _: &str) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn remove(&self, _: &str) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn sync_directory(&self) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
     fn id(&self, name: &str) -> io::Result<FileId> {

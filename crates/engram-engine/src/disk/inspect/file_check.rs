@@ -1,7 +1,7 @@
 //! Checks the records of one file, and counts the valid ones after the first invalid one.
 
 use crate::disk::byte_codec::{BodyReader, UnusableData};
-use crate::disk::directory::Directory;
+use crate::disk::directory::ReadableDirectory;
 use crate::disk::file_format::{FILE_HEADER_BYTES, FileHeader, HeaderError, VERSION};
 use crate::disk::kind;
 use crate::disk::record_reader::{EndOfRecords, RecordReader};
@@ -23,7 +23,7 @@ pub(super) struct CheckedFile {
 /// # Errors
 /// `Unusable`, or `Damaged` if the file header is damaged.
 pub(super) fn open(
-    files: &dyn Directory,
+    files: &dyn ReadableDirectory,
     name: &str,
     header: FileHeader,
 ) -> Result<RecordReader, FileState> {
@@ -55,7 +55,7 @@ pub(super) fn open(
 /// Checks all records of a file that should have this header; calls `on_record` with each record up to the first
 /// invalid one.
 pub(super) fn check_file(
-    files: &dyn Directory,
+    files: &dyn ReadableDirectory,
     name: &str,
     header: FileHeader,
     mut on_record: impl FnMut(u32, &[u8]),
@@ -115,7 +115,11 @@ pub(super) fn check_file(
 }
 
 /// Returns a report for a file whose records are not read.
-pub(super) fn report_unread(files: &dyn Directory, name: &str, state: FileState) -> InspectedFile {
+pub(super) fn report_unread(
+    files: &dyn ReadableDirectory,
+    name: &str,
+    state: FileState,
+) -> InspectedFile {
     let bytes = files.open(name).and_then(|file| file.len());
     InspectedFile {
         name: name.into(),

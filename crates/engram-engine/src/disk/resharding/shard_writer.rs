@@ -14,7 +14,7 @@ use engram_core::{
 use super::super::checkpoint_writer::{self, CheckpointHeader, TableView};
 use super::super::clock_reading::ClockReading;
 use super::super::close_mark::CloseMark;
-use super::super::directory::Directory;
+use super::super::directory::{Directory as _, ReadableDirectory as _};
 use super::super::errors::failed;
 use super::super::file_format::{FILE_HEADER_BYTES, FileHeader, FileKind};
 use super::super::file_names::log_name;

@@ -9,7 +9,7 @@ use engram_core::{
     DeferredDrops, Error, RateLimits, Result, SelectorKind, Snapshot, TableOptions, TableState,
 };
 
-use super::super::directory::Directory as _;
+use super::super::directory::ReadableDirectory as _;
 use super::super::directory_reader::Recovered;
 use super::super::errors::failed;
 use super::super::file_names::FileName;

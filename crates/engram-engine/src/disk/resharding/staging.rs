@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf, absolute};
 use engram_core::{Error, Result};
 use rustix::process::{Resource, getrlimit};
 
-use super::super::directory::Directory as _;
+use super::super::directory::{Directory as _, ReadableDirectory as _};
 use super::super::directory_setup::create_directory;
 use super::super::errors::failed;
 use super::super::file_names::{CLOSE_MARK_NAME, FileName, UNFINISHED_SUFFIX};

@@ -13,7 +13,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use super::power_loss_directory::PowerLossDirectory;
 use crate::disk::buffer_reader::SavedBuffer;
 use crate::disk::buffer_writer::{SaveContents, write};
-use crate::disk::directory::Directory as _;
+use crate::disk::directory::ReadableDirectory as _;
 
 const NUM_ENVS: usize = 3;
 const LENGTH: usize = 8;

@@ -9,7 +9,7 @@ use super::power_loss_directory::PowerLossDirectory;
 use super::random_workload::{
     OPTIONS, create_table, insert, open_store, read_back, sizes, wait_until_durable,
 };
-use crate::disk::directory::Directory as _;
+use crate::disk::directory::{Directory as _, ReadableDirectory as _};
 use crate::disk::file_names::{checkpoint_name, log_name};
 use crate::disk::journal::{Durability, NOT_LOCKED};
 use crate::disk::recover::recover;

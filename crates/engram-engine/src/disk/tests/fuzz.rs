@@ -12,7 +12,7 @@ use rand_xoshiro::rand_core::SeedableRng;
 
 use super::power_loss_directory::PowerLossDirectory;
 use super::random_workload::{History, open_store};
-use crate::disk::directory::Directory;
+use crate::disk::directory::ReadableDirectory as _;
 use crate::disk::directory_reader::Recovered;
 use crate::disk::file_format::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, padding, record_header};
 use crate::disk::inspect::inspect_files;

@@ -6,7 +6,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use super::power_loss_directory::PowerLossDirectory;
 use super::random_workload::{History, open_store, read_back};
 use crate::disk::close_mark::CloseMark;
-use crate::disk::directory::Directory as _;
+use crate::disk::directory::{Directory as _, ReadableDirectory as _};
 use crate::disk::file_names::{FileName, log_name};
 
 /// Removes about half of the logs; returns how many.

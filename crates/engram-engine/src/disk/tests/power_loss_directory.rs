@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
-use crate::disk::directory::{Directory, FileId, ReadableFile, WritableFile};
+use crate::disk::directory::{Directory, FileId, ReadableDirectory, ReadableFile, WritableFile};
 
 /// A file's bytes. The first `synced` of them survive a power loss.
 #[derive(Clone, Debug, Default)]
@@ -163,7 +163,7 @@ fn surviving_content(content: &Content, rng: &mut Xoshiro256PlusPlus) -> Content
     }
 }
 
-impl Directory for PowerLossDirectory {
+impl ReadableDirectory for PowerLossDirectory {
     fn path(&self) -> &Path {
         Path::new("power-loss")
     }
@@ -172,6 +172,18 @@ impl Directory for PowerLossDirectory {
         Ok(self.current.lock().keys().cloned().collect())
     }
 
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
+        let bytes = self.content(name)?.lock().bytes.clone();
+        let reads_left = Arc::clone(&self.reads_left);
+        Ok(Box::new(PowerLossReader { bytes, reads_left }))
+    }
+
+    fn id(&self, name: &str) -> io::Result<FileId> {
+        Ok(content_id(&self.content(name)?))
+    }
+}
+
+impl Directory for PowerLossDirectory {
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.count_write()?;
         let content = Arc::<Mutex<Content>>::default();
@@ -182,12 +194,6 @@ impl Directory for PowerLossDirectory {
             files: self.clone(),
             content,
         }))
-    }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
-        let bytes = self.content(name)?.lock().bytes.clone();
-        let reads_left = Arc::clone(&self.reads_left);
-        Ok(Box::new(PowerLossReader { bytes, reads_left }))
     }
 
     fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
@@ -243,10 +249,6 @@ impl Directory for PowerLossDirectory {
 
     fn check_lock(&self) -> io::Result<bool> {
         Ok(!self.lock_lost.load(Ordering::Relaxed))
-    }
-
-    fn id(&self, name: &str) -> io::Result<FileId> {
-        Ok(content_id(&self.content(name)?))
     }
 }
 

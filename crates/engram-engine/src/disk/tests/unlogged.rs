@@ -11,7 +11,7 @@ use super::random_workload::{
     create_table, insert, open_store, read_back, sizes, table_options, wait_until_durable,
 };
 use crate::disk::close_mark::CloseMark;
-use crate::disk::directory::Directory as _;
+use crate::disk::directory::{Directory as _, ReadableDirectory as _};
 use crate::disk::file_names::{checkpoint_name, log_name};
 use crate::disk::recover::recover;
 use crate::disk::storage::{CheckpointView, Opened};
