@@ -10,7 +10,7 @@ use engram_core::{
 };
 
 use super::byte_codec::{BodyReader, UnusableData};
-use super::change_codec::Change;
+use super::change_codec::{ChangeParts, check_op, clock_of};
 use super::clock_reading::ClockReading;
 use super::directory_reader::DirectoryReader;
 use super::file_format::{FileKind, record_bytes};
@@ -243,20 +243,21 @@ impl DirectoryReader<'_> {
                             placeholder_chunk()
                         }
                     };
-                    let change = Change::read(&mut reader, dictionary, applies, &mut chunk)?;
-                    if let Some(now) = change.clock() {
+                    let mut parts = ChangeParts::default();
+                    let op = parts.read(&mut reader, dictionary, applies, &mut chunk)?;
+                    if let Some(now) = clock_of(&op) {
                         self.out.clock = self.out.clock.max(now);
                     }
                     let table = self.out.tables.get_mut(&id).filter(|_| applies);
                     if let Some(table) = &table {
-                        change.check(table.options())?;
+                        check_op(&op, table.options())?;
                     }
                     *next_change = number.saturating_add(1);
                     if let Some(table) = table {
                         let generator_after_choices = self.out.unfinished_choices.remove(&id);
                         // Random choices are applied together with the next change, which they were
                         // made for. A `SetRng` that does not change the generator is applied at once.
-                        if let Change::SetRng(rng) = &change
+                        if let TableOp::SetRng { rng } = op
                             && rng != table.generator()
                         {
                             self.out.unfinished_choices.insert(id, rng.clone());
@@ -266,7 +267,7 @@ impl DirectoryReader<'_> {
                         if let Some(rng) = &generator_after_choices {
                             table.replay(&TableOp::SetRng { rng }, deferred);
                         }
-                        table.replay_at(&change.op(), Lsn(number), deferred);
+                        table.replay_at(&op, Lsn(number), deferred);
                     }
                 }
             }
