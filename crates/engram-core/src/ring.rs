@@ -30,7 +30,6 @@ use std::ops::Range;
 
 use crate::aligned::AlignedBytes;
 use crate::error::Result;
-use crate::schema::CellSpec;
 use crate::shared_bytes::SharedBytes;
 pub use device_cells::DeviceCells;
 pub use episode_flags::EpisodeColumns;
@@ -95,19 +94,22 @@ struct EnvRing {
 }
 
 impl Ring {
-    /// Creates an empty ring of these environments and slots per environment. Python has checked that there is at least
-    /// one of each.
+    /// Creates an empty ring. Python has checked that there is at least one environment, and one slot for each.
+    /// `lookback` is the number of steps before those of an item that must also be stored.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) if the number of environments is too large.
-    fn new(
-        cells: &[CellSpec],
-        (num_envs, length): (usize, usize),
-        episode_columns: Option<EpisodeColumns>,
-        memory: RingMemory,
-    ) -> Result<Self> {
+    fn new(options: &StepBufferOptions<'_>, lookback: usize, memory: RingMemory) -> Result<Self> {
+        let num_envs = options.num_envs;
+        let episode_starts = if let RingItems::Episodes { max_length } = options.items {
+            Some(EpisodeStarts::new(num_envs, Some(max_length))?)
+        } else if options.hindsight.is_some() {
+            Some(EpisodeStarts::new(num_envs, None)?)
+        } else {
+            None
+        };
         let RingMemory { columns, flags } = memory;
-        let columns = cells.iter().zip(columns);
+        let columns = options.cells.iter().zip(columns);
         let columns = columns.map(|(cell, bytes)| RingColumn {
             cell_bytes: cell.bytes(),
             bytes,
@@ -117,26 +119,11 @@ impl Ring {
             flags,
             envs: filled(EnvRing::default(), num_envs)?,
             len: 0,
-            length,
-            episode_columns,
-            lookback: 0,
-            episode_starts: None,
+            length: options.length,
+            episode_columns: options.episode_columns,
+            lookback,
+            episode_starts,
         })
-    }
-
-    /// Returns a ring whose items also need this many steps before them.
-    pub(crate) fn with_lookback(mut self, lookback: usize) -> Self {
-        self.lookback = lookback;
-        self
-    }
-
-    /// Returns a ring that records where episodes begin. Those longer than `max_length` are cut.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    fn with_episode_starts(mut self, max_length: Option<usize>) -> Result<Self> {
-        self.episode_starts = Some(EpisodeStarts::new(self.num_envs(), max_length)?);
-        Ok(self)
     }
 
     /// Number of environments.
@@ -400,6 +387,15 @@ impl Ring {
         #[expect(clippy::cast_possible_truncation, reason = "at most `length`")]
         let age = (added - position) as usize;
         self.slot_before(next_slot, age)
+    }
+
+    /// The item that begins with the stored step at this position.
+    fn start(&self, env: usize, position: u64) -> ItemStart {
+        ItemStart {
+            env,
+            position,
+            slot: self.slot(env, position),
+        }
     }
 
     /// The slot `steps` after another one; `steps` is at most `length`.

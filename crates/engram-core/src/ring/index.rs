@@ -171,11 +171,7 @@ impl ItemIndex {
         positions: Range<u64>,
     ) -> impl Iterator<Item = ItemStart> + 'a {
         let items = positions.filter(move |position| self.begins_item(ring, env, *position));
-        items.map(move |position| ItemStart {
-            env,
-            position,
-            slot: ring.slot(env, position),
-        })
+        items.map(move |position| ring.start(env, position))
     }
 
     /// True if the stored step at this position begins an item.
@@ -273,13 +269,7 @@ impl ItemIndex {
     fn start_of(&self, ring: &Ring, env: usize, offset: usize) -> ItemStart {
         let range = &self.ranges[env];
         if let Some(episodes) = self.episode_starts(ring) {
-            let position = episodes.nth_from(env, range.first, offset);
-            let slot = ring.slot(env, position);
-            return ItemStart {
-                env,
-                position,
-                slot,
-            };
+            return ring.start(env, episodes.nth_from(env, range.first, offset));
         }
         ItemStart {
             env,
@@ -315,11 +305,8 @@ impl ItemIndex {
             1 => (0, key),
             _ => ((key % envs) as usize, key / envs),
         };
-        self.begins_item(ring, env, position).then(|| ItemStart {
-            env,
-            position,
-            slot: ring.slot(env, position),
-        })
+        self.begins_item(ring, env, position)
+            .then(|| ring.start(env, position))
     }
 
     /// The keys of all items in random order.

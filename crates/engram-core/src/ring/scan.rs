@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Drawn, ItemStart, StepBuffer, filled};
+use super::{Drawn, StepBuffer, filled};
 use crate::error::Result;
 use crate::selector::DrawDistribution;
 
@@ -84,11 +84,8 @@ impl StepBuffer {
             let wanted = n - starts.len();
             let before = starts.len();
             if scan.of_steps {
-                starts.extend((first..end).take(wanted).map(|position| ItemStart {
-                    env: scan.env,
-                    position,
-                    slot: self.ring.slot(scan.env, position),
-                }));
+                let steps = (first..end).take(wanted);
+                starts.extend(steps.map(|position| self.ring.start(scan.env, position)));
             } else {
                 let items = self.index.items_within(&self.ring, scan.env, first..end);
                 starts.extend(items.take(wanted));

@@ -1,7 +1,7 @@
 //! Copies sequences: consecutive steps of one environment.
 
 use super::episode_flags::{ENDED, FIRST};
-use super::{ItemStart, Ring};
+use super::{ItemStart, Ring, StepBuffer};
 use crate::error::Result;
 use crate::gather::{copy, copy_in_parts};
 
@@ -56,42 +56,46 @@ pub(super) fn rows_of(ring: &Ring, starts: &[ItemStart]) -> Vec<usize> {
         .collect()
 }
 
-/// Copies `length` steps from each start on, with all columns of the ring. `length` is at most that of the ring.
-///
-/// # Errors
-/// None, as for [`super::StepBuffer::gather`].
-pub(super) fn gather_steps_from(
-    ring: &Ring,
-    starts: &[ItemStart],
-    length: usize,
-    outputs: Vec<&mut [u8]>,
-) -> Result<()> {
-    copy_in_parts(
-        starts.len(),
-        outputs,
-        |column, item| item * length * ring.columns[column].cell_bytes,
-        |range, outputs| {
-            let starts = &starts[range];
-            if length == 1 {
-                let rows = rows_of(ring, starts);
-                for (column, out) in ring.columns.iter().zip(outputs) {
-                    column.gather(&rows, out);
+impl StepBuffer {
+    /// Copies `length` steps from each start on into one array per column. `length` must be at most the number of slots of
+    /// an environment.
+    ///
+    /// # Errors
+    /// None, as for [`Self::gather`].
+    pub fn gather_sequences(
+        &self,
+        starts: &[ItemStart],
+        length: usize,
+        outputs: Vec<&mut [u8]>,
+    ) -> Result<()> {
+        let ring = &self.ring;
+        copy_in_parts(
+            starts.len(),
+            outputs,
+            |column, item| item * length * ring.columns[column].cell_bytes,
+            |range, outputs| {
+                let starts = &starts[range];
+                if length == 1 {
+                    let rows = rows_of(ring, starts);
+                    for (column, out) in ring.columns.iter().zip(outputs) {
+                        column.gather(&rows, out);
+                    }
+                    return Ok(());
                 }
-                return Ok(());
-            }
-            let sequences = starts.iter().map(|start| Sequence {
-                env: start.env,
-                slot: start.slot,
-                steps: length,
-                copies: 0,
-            });
-            let sequences: Vec<Sequence> = sequences.collect();
-            for (column, out) in outputs.into_iter().enumerate() {
-                ring.copy_sequences(column, &sequences, out);
-            }
-            Ok(())
-        },
-    )
+                let sequences = starts.iter().map(|start| Sequence {
+                    env: start.env,
+                    slot: start.slot,
+                    steps: length,
+                    copies: 0,
+                });
+                let sequences: Vec<Sequence> = sequences.collect();
+                for (column, out) in outputs.into_iter().enumerate() {
+                    ring.copy_sequences(column, &sequences, out);
+                }
+                Ok(())
+            },
+        )
+    }
 }
 
 impl Ring {

@@ -4,7 +4,6 @@ use rand_xoshiro::rand_core::SeedableRng;
 
 use super::memory::RingMemory;
 use super::options::StepBufferOptions;
-use super::sequences::gather_steps_from;
 use super::{
     BufferMemory, Drawn, Hindsight, ItemIndex, ItemStart, LiveState, RecentMix, Ring, RingGather,
     RingItems,
@@ -62,14 +61,7 @@ impl StepBuffer {
             let rows = options.num_envs.checked_mul(options.length);
             RingMemory::allocate(options.cells, options.names, rows)?
         };
-        let size = (options.num_envs, options.length);
-        let ring = Ring::new(options.cells, size, options.episode_columns, memory)?;
-        let mut ring = ring.with_lookback(gather.lookback());
-        if let RingItems::Episodes { max_length } = options.items {
-            ring = ring.with_episode_starts(Some(max_length))?;
-        } else if options.hindsight.is_some() {
-            ring = ring.with_episode_starts(None)?;
-        }
+        let ring = Ring::new(options, gather.lookback(), memory)?;
         Ok(Self {
             index: ItemIndex::new(&ring, &options.items, options.exponent, priorities)?,
             ring,
@@ -248,30 +240,10 @@ impl StepBuffer {
         }
     }
 
-    /// Copies `length` steps from each start on into one array per column. `length` must be at most the number of slots of
-    /// an environment.
-    ///
-    /// # Errors
-    /// None, as for [`Self::gather`].
-    pub fn gather_sequences(
-        &self,
-        starts: &[ItemStart],
-        length: usize,
-        outputs: Vec<&mut [u8]>,
-    ) -> Result<()> {
-        gather_steps_from(&self.ring, starts, length, outputs)
-    }
-
     /// Number of slots per environment.
     #[must_use]
     pub fn length(&self) -> usize {
         self.ring.length()
-    }
-
-    /// Number of steps ever added to an environment, which is the position of its next one.
-    #[must_use]
-    pub fn next_position(&self, env: usize) -> u64 {
-        self.ring.envs[env].added
     }
 
     /// The keys of all items in random order.

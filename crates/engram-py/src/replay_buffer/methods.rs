@@ -407,7 +407,7 @@ impl ReplayBuffer {
     /// The position that the next step of an environment will have.
     fn next_position(&self, env_id: &Bound<'_, PyAny>) -> PyResult<u64> {
         let env = read_env_id(env_id.py(), Some(env_id), &self.envs)?;
-        self.reading(env_id.py(), 0, |buffer| Ok(buffer.next_position(env)))
+        self.reading(env_id.py(), 0, |buffer| Ok(buffer.env_steps(env).added))
     }
 
     /// Number of steps, and number of items.

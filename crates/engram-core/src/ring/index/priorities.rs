@@ -9,7 +9,7 @@ use crate::selector::weight;
 use crate::sum_tree::{FixedSums, SumTree};
 
 /// Priority of a new item if no item has a priority above 0.
-pub(super) const DEFAULT_PRIORITY: f64 = 1.0;
+const DEFAULT_PRIORITY: f64 = 1.0;
 
 /// Priority of a row with which no item begins. It equals 0, but its sign differs from that of an item's priority 0, also
 /// for the next buffer in this memory.

@@ -4,7 +4,7 @@
 //! with which no item of the save begins.
 
 use super::ItemIndex;
-use super::priorities::{DEFAULT_PRIORITY, NO_ITEM};
+use super::priorities::NO_ITEM;
 use crate::error::Result;
 use crate::ring::{EnvRing, EnvState, Ring, RingItems, filled};
 use crate::selector::SelectorKind;
@@ -139,24 +139,21 @@ impl ItemIndex {
                 stored.map(move |(position, row)| (row, index.begins_item(ring, env, position)))
             })
         };
-        let mut largest = 0.0;
-        for (row, _) in rows().filter(|(_, is_item)| *is_item) {
-            largest = f64::max(largest, priorities.get(row)); // ignores NaN, an item without a priority
-        }
-        let initial = if largest > 0.0 {
-            largest
-        } else {
-            DEFAULT_PRIORITY
-        };
         for (row, is_item) in rows() {
-            let staged = priorities.get(row);
-            let priority = match (is_item, staged.is_nan()) {
-                (false, _) => NO_ITEM,
-                (true, true) => initial,
-                (true, false) => staged,
-            };
-            priorities.values.as_f64s_mut()[row] = priority;
-            priorities.record(row, 0.0, priority);
+            if !is_item {
+                priorities.values.as_f64s_mut()[row] = NO_ITEM;
+            }
+            let known = priorities.get(row);
+            if !known.is_nan() {
+                priorities.record(row, 0.0, known);
+            }
+        }
+        let initial = priorities.initial(); // the largest known priority
+        for (row, _) in rows() {
+            if priorities.get(row).is_nan() {
+                priorities.values.as_f64s_mut()[row] = initial;
+                priorities.record(row, 0.0, initial);
+            }
         }
         self.priorities = Some(priorities);
     }
