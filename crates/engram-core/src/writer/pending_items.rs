@@ -40,6 +40,36 @@ impl PendingTrajectory {
             Self::Sealed(Trajectory::Spans(spans))
         }
     }
+
+    /// The trajectory after the open chunk was sealed as one or more chunks. `locate` maps a row of the open chunk to a
+    /// sealed chunk and its row.
+    pub(super) fn resolve<'a>(self, locate: impl Fn(u32) -> (&'a Arc<Chunk>, u32)) -> Trajectory {
+        match self {
+            Self::Rows {
+                offset,
+                len,
+                squeeze,
+            } => {
+                let (chunk, offset) = locate(offset);
+                Trajectory::Rows {
+                    chunk: Arc::clone(chunk),
+                    offset,
+                    len,
+                    squeeze,
+                }
+            }
+            Self::Window { offset, shape } => {
+                let (chunk, offset) = locate(offset);
+                Trajectory::Window {
+                    chunk: Arc::clone(chunk),
+                    offset,
+                    shape,
+                }
+            }
+            Self::Spans(spans) => spans.resolve(locate),
+            Self::Sealed(trajectory) => trajectory,
+        }
+    }
 }
 
 /// [`Spans`] to which no other item refers yet.
@@ -132,8 +162,7 @@ impl PendingItems {
         }
     }
 
-    /// Makes all items ready after the open chunk was sealed as one or more chunks. `locate` maps a
-    /// row of the open chunk to a sealed chunk and its row.
+    /// Makes all items ready after the open chunk was sealed; see [`PendingTrajectory::resolve`].
     pub(super) fn resolve<'a>(&mut self, locate: impl Fn(u32) -> (&'a Arc<Chunk>, u32)) {
         self.ready.reserve(self.waiting.len());
         for PendingItem {
@@ -143,34 +172,9 @@ impl PendingItems {
             trajectory,
         } in self.waiting.drain(..)
         {
-            let trajectory = match trajectory {
-                PendingTrajectory::Rows {
-                    offset,
-                    len,
-                    squeeze,
-                } => {
-                    let (chunk, offset) = locate(offset);
-                    Trajectory::Rows {
-                        chunk: Arc::clone(chunk),
-                        offset,
-                        len,
-                        squeeze,
-                    }
-                }
-                PendingTrajectory::Window { offset, shape } => {
-                    let (chunk, offset) = locate(offset);
-                    Trajectory::Window {
-                        chunk: Arc::clone(chunk),
-                        offset,
-                        shape,
-                    }
-                }
-                PendingTrajectory::Spans(spans) => spans.resolve(&locate),
-                PendingTrajectory::Sealed(trajectory) => trajectory,
-            };
             let item = NewItem {
                 key,
-                trajectory,
+                trajectory: trajectory.resolve(&locate),
                 priority,
             };
             self.ready.push((table, item));

@@ -94,9 +94,9 @@ pub(super) struct LocatedItem {
     pub(super) oldest: StepPosition,
 }
 
-impl HistoryView<'_> {
+impl<'a> HistoryView<'a> {
     /// Returns the schema of a segment, or of the open chunk.
-    pub(super) fn schema(&self, chunk: u32) -> Option<&Arc<Schema>> {
+    pub(super) fn schema(&self, chunk: u32) -> Option<&'a Arc<Schema>> {
         match chunk {
             OPEN => self.open.map(OpenChunk::schema),
             index => Some(self.history.get(index as usize).chunk.schema()),
@@ -104,7 +104,7 @@ impl HistoryView<'_> {
     }
 
     /// Returns the dtype and shape of a located slice's cells.
-    pub(super) fn cell(&self, slice: Slice) -> Option<&CellSpec> {
+    pub(super) fn cell(&self, slice: Slice) -> Option<&'a CellSpec> {
         let schema = self.schema(slice.chunk)?;
         schema.cells.get(slice.column as usize)
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::pending_items::PendingTrajectory;
 use super::selection::{HistoryView, LocatedItem, OPEN};
+use crate::chunk::Chunk;
 use crate::schema::Layout;
-use crate::trajectory::{Slice, SpanChunks, Spans, Trajectory, WindowShape};
+use crate::trajectory::{Slice, SpanChunks, Spans, WindowShape};
 
 /// Maximum number of window shapes in the cache.
 const MAX_SHAPES: usize = 8;
@@ -32,37 +33,24 @@ impl WindowShapeCache {
         if (located.slices.iter()).any(|slice| slice.chunk != chunk_index) {
             return build_spans(layout, located, view);
         }
-        if let Some((offset, len, squeeze)) = as_rows(layout, located, view) {
-            return match sealed_chunk(view, chunk_index) {
-                None => PendingTrajectory::Rows {
-                    offset,
-                    len,
-                    squeeze,
-                },
-                Some(chunk) => PendingTrajectory::Sealed(Trajectory::Rows {
-                    chunk,
-                    offset,
-                    len,
-                    squeeze,
-                }),
+        let trajectory = if let Some((offset, len, squeeze)) = as_rows(layout, located, view) {
+            PendingTrajectory::Rows {
+                offset,
+                len,
+                squeeze,
+            }
+        } else {
+            let offset = located.slices.iter().map(|s| s.offset).min().unwrap_or(0);
+            // The first item of a shape becomes `Spans`, whose slices count towards `max_bytes` of tables. A shared
+            // shape does not count: without this rule, items of different shapes would take memory uncounted.
+            let Some(shape) = self.find_or_store(layout, located, offset) else {
+                return build_spans(layout, located, view);
             };
-        }
-        let base = located.slices.iter().map(|s| s.offset).min().unwrap_or(0);
-        // The first item of a shape becomes `Spans`, whose slices count towards `max_bytes` of tables. A shared
-        // shape does not count: without this rule, items of different shapes would take memory uncounted.
-        let Some(shape) = self.find_or_store(layout, located, base) else {
-            return build_spans(layout, located, view);
+            PendingTrajectory::Window { offset, shape }
         };
         match sealed_chunk(view, chunk_index) {
-            None => PendingTrajectory::Window {
-                offset: base,
-                shape,
-            },
-            Some(chunk) => PendingTrajectory::Sealed(Trajectory::Window {
-                chunk,
-                offset: base,
-                shape,
-            }),
+            None => trajectory,
+            Some(chunk) => PendingTrajectory::Sealed(trajectory.resolve(|row| (chunk, row))),
         }
     }
 
@@ -108,8 +96,8 @@ impl WindowShapeCache {
 }
 
 /// Returns a sealed chunk of the history, or `None` for the open chunk.
-fn sealed_chunk(view: &HistoryView<'_>, index: u32) -> Option<Arc<crate::Chunk>> {
-    (index != OPEN).then(|| Arc::clone(&view.history.get(index as usize).chunk))
+fn sealed_chunk<'a>(view: &HistoryView<'a>, index: u32) -> Option<&'a Arc<Chunk>> {
+    (index != OPEN).then(|| &view.history.get(index as usize).chunk)
 }
 
 /// Returns offset, length and squeeze if the cells are the same rows of all columns of one chunk.

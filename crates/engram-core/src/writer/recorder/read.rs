@@ -17,17 +17,9 @@ impl Recorder {
     /// cannot refer to the step.
     #[must_use]
     pub fn cell_spec(&self, column: usize, position: StepPosition) -> Option<&CellSpec> {
-        let slice = self.view().locate_run(column, position, 1).ok()?;
-        self.spec_of(slice)
-    }
-
-    /// Returns dtype and shape of a located cell.
-    fn spec_of(&self, slice: Slice) -> Option<&CellSpec> {
-        let schema = match slice.chunk {
-            OPEN => &self.schema,
-            index => self.history.get(index as usize).chunk.schema(),
-        };
-        schema.cells.get(slice.column as usize)
+        let view = self.view();
+        let slice = view.locate_run(column, position, 1).ok()?;
+        view.cell(slice)
     }
 
     /// Returns the value of a column at the newest of the available `steps`, if it is a single integer or bool.
@@ -37,11 +29,9 @@ impl Recorder {
         steps: &Range<StepPosition>,
     ) -> Option<i128> {
         let newest = steps.end.checked_sub(1)?;
-        let slice = self
-            .view_of(steps.clone())
-            .locate_run(column, newest, 1)
-            .ok()?;
-        let spec = self.spec_of(slice)?;
+        let view = self.view_of(steps.clone());
+        let slice = view.locate_run(column, newest, 1).ok()?;
+        let spec = view.cell(slice)?;
         if spec.elements() != 1 {
             return None;
         }

@@ -59,44 +59,30 @@ impl VectorRecorder {
     pub(super) fn end_episode(&mut self, env: usize) {
         let count = self.episodes.transitions[env];
         for rule in &self.rules {
-            match (&rule.at_end, &self.zeros) {
-                (None, _) => {
-                    for transitions in (1..=count.min(rule.length - 1)).rev() {
-                        let window = EnvWindow {
-                            env,
-                            transitions,
-                            first_observation: self
-                                .episodes
-                                .first_observation_within(env, transitions),
-                            return_cells: push_return_cells(
-                                &mut self.rows,
-                                rule,
-                                env,
-                                transitions,
-                                self.episodes.terminated[env],
-                            ),
-                            padding: None,
-                        };
-                        push_item(&mut self.rows, rule, window);
-                    }
-                }
-                (Some(at_end), zeros) => {
-                    let transitions = rule.cut_transitions(count);
-                    if *at_end == AtEnd::Drop || transitions == 0 {
-                        continue;
-                    }
-                    let padding = (zeros.as_ref())
-                        .filter(|_| *at_end == AtEnd::Pad)
-                        .map(|zeros| (rule.length - transitions, zeros));
-                    let window = EnvWindow {
+            let lengths = match rule.at_end {
+                None => 1..=count.min(rule.length - 1),
+                Some(AtEnd::Drop) => continue,
+                Some(AtEnd::Cut | AtEnd::Pad) => match rule.cut_transitions(count) {
+                    0 => continue,
+                    cut => cut..=cut,
+                },
+            };
+            let padding = (self.zeros.as_ref()).filter(|_| rule.at_end == Some(AtEnd::Pad));
+            for transitions in lengths.rev() {
+                let window = EnvWindow {
+                    env,
+                    transitions,
+                    first_observation: self.episodes.first_observation_within(env, transitions),
+                    return_cells: push_return_cells(
+                        &mut self.rows,
+                        rule,
                         env,
                         transitions,
-                        first_observation: self.episodes.first_observation_within(env, transitions),
-                        return_cells: None,
-                        padding,
-                    };
-                    push_item(&mut self.rows, rule, window);
-                }
+                        self.episodes.terminated[env],
+                    ),
+                    padding: padding.map(|zeros| (rule.length - transitions, zeros)),
+                };
+                push_item(&mut self.rows, rule, window);
             }
         }
         self.episodes.running[env] = false;
@@ -118,7 +104,7 @@ fn push_item(rows: &mut BatchedRecorder, rule: &BoundRule, window: EnvWindow<'_>
 }
 
 /// Adds to the side cells the return of an environment's last `transitions`, fewer than a full window has, and its
-/// discount.
+/// discount. `None` if the rule's items have no returns.
 fn push_return_cells(
     rows: &mut BatchedRecorder,
     rule: &BoundRule,
