@@ -173,24 +173,9 @@ pub struct TableState {
     contents: Contents,
     /// `None` until the first call for a session.
     sessions: Option<Box<Sessions>>,
-    limiter: RateLimiter,
-    rng: TableRng,
-    /// Insertion number of the next item.
-    next_seq: u64,
-    /// Handles of items with a smaller insertion number are invalid: a reset removed the items.
-    first_seq: u64,
-    /// Update number that the next insert or priority update gets.
-    next_update_number: u64,
-    /// As in [`TableStats`].
-    num_deleted_episodes: u64,
-    /// As in [`TableStats`].
-    num_unique_samples: u64,
-    /// Number of open leases, including those of removed items.
-    open_leases: u64,
+    counters: Counters,
     /// Slot at which the next search for a hidden item begins.
     next_searched: Slot,
-    /// Position of the table's last change.
-    last_lsn: Lsn,
     /// Memory reused by draws and evictions.
     picks: Vec<Pick>,
     /// Memory reused by draws.
@@ -231,16 +216,18 @@ impl TableState {
         Ok(Self {
             contents: Contents::new(&options),
             sessions: None,
-            limiter: RateLimiter::new(options.limits.clone()),
-            rng: TableRng::seed_from_u64(options.seed),
-            next_seq: 0,
-            first_seq: 0,
-            next_update_number: 0,
-            num_deleted_episodes: 0,
-            num_unique_samples: 0,
-            open_leases: 0,
+            counters: Counters {
+                limiter: RateLimiter::new(options.limits.clone()),
+                rng: TableRng::seed_from_u64(options.seed),
+                next_seq: 0,
+                first_seq: 0,
+                next_update_number: 0,
+                num_deleted_episodes: 0,
+                num_unique_samples: 0,
+                leased: 0,
+                last_lsn: Lsn::default(),
+            },
             next_searched: 0,
-            last_lsn: Lsn::default(),
             picks: Vec::new(),
             drawn_keys: Vec::new(),
             updates: Vec::new(),
@@ -259,13 +246,13 @@ impl TableState {
     /// Limits and counters of the rate limiter.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
-        &self.limiter
+        &self.counters.limiter
     }
 
     /// Position of the last change.
     #[must_use]
     pub fn last_lsn(&self) -> Lsn {
-        self.last_lsn
+        self.counters.last_lsn
     }
 
     /// Returns whether `item` can be inserted now.
@@ -273,7 +260,7 @@ impl TableState {
     pub fn admit(&self, item: &NewItem) -> Admission {
         if self.must_shrink() {
             Admission::Shrink
-        } else if self.limiter.can_insert(1) && (self.has_room(item) || self.may_evict()) {
+        } else if self.counters.limiter.can_insert(1) && (self.has_room(item) || self.may_evict()) {
             Admission::Ready
         } else {
             Admission::Wait
@@ -309,7 +296,10 @@ impl TableState {
 
     /// True if no item is hidden, or the limiter would allow `n` more items if all open leases were returned.
     fn limiter_allows_eviction(&self, n: u64) -> bool {
-        self.hidden_items() == 0 || self.limiter.can_insert_if_undone(n, self.open_leases)
+        let Counters {
+            limiter, leased, ..
+        } = &self.counters;
+        self.hidden_items() == 0 || limiter.can_insert_if_undone(n, *leased)
     }
 
     /// True if `n` items can be inserted now: the limiter allows them, and `max_size` leaves space for them
@@ -317,26 +307,30 @@ impl TableState {
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
         let has_space = self.contents.size.saturating_add(n) <= self.options.max_size;
-        self.limiter.can_insert(n) && (has_space || self.limiter_allows_eviction(n))
+        self.counters.limiter.can_insert(n) && (has_space || self.limiter_allows_eviction(n))
     }
 
     /// Number of items that can be inserted now, one after the other; `u64::MAX` if there is practically no limit.
     /// `max_bytes` is not considered.
     #[must_use]
     pub fn inserts_allowed(&self) -> u64 {
-        let allowed = self.limiter.inserts_allowed_if_undone(0);
+        let Counters {
+            limiter, leased, ..
+        } = &self.counters;
+        let allowed = limiter.inserts_allowed_if_undone(0);
         if self.hidden_items() == 0 {
             return allowed;
         }
         let free = self.options.max_size.saturating_sub(self.contents.size);
-        allowed.min(free.max(self.limiter.inserts_allowed_if_undone(self.open_leases)))
+        allowed.min(free.max(limiter.inserts_allowed_if_undone(*leased)))
     }
 
     /// True if the limiter allows `n` samples now, and at least `min_size` items are not hidden.
     #[must_use]
     pub fn can_sample(&self, n: u64) -> bool {
         let visible = self.contents.sampler.len() as u64;
-        visible >= self.limiter.limits.min_size && self.limiter.can_sample(n)
+        let limiter = &self.counters.limiter;
+        visible >= limiter.limits.min_size && limiter.can_sample(n)
     }
 
     /// Number of items that a caller may change before it should release the lock for other threads.
@@ -429,7 +423,8 @@ impl TableState {
                 continue;
             }
             picks.clear();
-            self.contents.remover.pick(1, &mut self.rng, &mut picks);
+            let rng = &mut self.counters.rng;
+            self.contents.remover.pick(1, rng, &mut picks);
             if self.contents.remover.is_random() {
                 self.record_rng();
             }
@@ -549,7 +544,7 @@ impl TableState {
         limits.check_kind_bytes(&self.options.name)?;
         limits.check(&self.options.name, self.options.max_size)?;
         self.record(&TableOp::SetLimits { limits: &limits });
-        self.limiter.limits = limits;
+        self.counters.limiter.limits = limits;
         Ok(())
     }
 
@@ -561,10 +556,10 @@ impl TableState {
             hidden_items: self.hidden_items(),
             bytes: self.contents.bytes,
             num_episodes: self.contents.num_episodes,
-            num_deleted_episodes: self.num_deleted_episodes,
-            num_unique_samples: self.num_unique_samples,
-            leased: self.open_leases,
-            limiter: self.limiter.clone(),
+            num_deleted_episodes: self.counters.num_deleted_episodes,
+            num_unique_samples: self.counters.num_unique_samples,
+            leased: self.counters.leased,
+            limiter: self.counters.limiter.clone(),
         }
     }
 

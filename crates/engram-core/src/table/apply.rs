@@ -11,19 +11,20 @@ use crate::table::{Contents, DeferredDrops, ITEM_OVERHEAD, TableState};
 impl TableState {
     /// Reports a change to the sink, before or after it is applied, and stores its position.
     pub(super) fn record(&mut self, op: &TableOp<'_>) {
-        self.last_lsn = self.sink.append(&self.options.name, op);
+        self.counters.last_lsn = self.sink.append(&self.options.name, op);
     }
 
     /// Records the current state of the random generator.
     pub fn record_rng(&mut self) {
-        let op = TableOp::SetRng { rng: &self.rng };
-        self.last_lsn = self.sink.append(&self.options.name, &op);
+        let rng = &self.counters.rng;
+        let op = TableOp::SetRng { rng };
+        self.counters.last_lsn = self.sink.append(&self.options.name, &op);
     }
 
     /// The generator of the table's random choices.
     #[must_use]
     pub fn generator(&self) -> &TableRng {
-        &self.rng
+        &self.counters.rng
     }
 
     /// Applies a recorded change without recording it, to replay a journal.
@@ -49,9 +50,9 @@ impl TableState {
                     self.set_priority(slot, priority);
                 }
             }
-            TableOp::SetRng { rng } => self.rng = rng.clone(),
+            TableOp::SetRng { rng } => self.counters.rng = rng.clone(),
             TableOp::Sample { keys, leased } => {
-                self.open_leases += keys.len() as u64 * u64::from(leased);
+                self.counters.leased += keys.len() as u64 * u64::from(leased);
                 for slot in keys
                     .iter()
                     .filter_map(|key| self.contents.keys.get(*key))
@@ -61,7 +62,7 @@ impl TableState {
                 }
             }
             TableOp::Acknowledge { keys, samples } => {
-                self.open_leases = self.open_leases.saturating_sub(samples);
+                self.counters.leased = self.counters.leased.saturating_sub(samples);
                 for slot in keys
                     .iter()
                     .filter_map(|key| self.contents.keys.get(*key))
@@ -71,8 +72,9 @@ impl TableState {
                 }
             }
             TableOp::ReturnLeases { keys, samples } => {
-                self.open_leases = self.open_leases.saturating_sub(samples);
-                self.limiter.samples = self.limiter.samples.saturating_sub(samples);
+                self.counters.leased = self.counters.leased.saturating_sub(samples);
+                self.counters.limiter.samples =
+                    self.counters.limiter.samples.saturating_sub(samples);
                 for key in keys {
                     if let Some(slot) = slot_of(self, *key) {
                         self.undo_sample(slot);
@@ -80,19 +82,19 @@ impl TableState {
                 }
             }
             TableOp::Reset => self.clear(deferred),
-            TableOp::SetLimits { limits } => self.limiter.limits = limits.clone(),
+            TableOp::SetLimits { limits } => self.counters.limiter.limits = limits.clone(),
         }
     }
 
     /// Like [`TableState::replay`], and sets the position of the last change.
     pub fn replay_at(&mut self, op: &TableOp<'_>, lsn: Lsn, deferred: &mut DeferredDrops) {
         self.replay(op, deferred);
-        self.last_lsn = lsn;
+        self.counters.last_lsn = lsn;
     }
 
     /// Sets the position of the last change: all changes to this table up to it are applied.
     pub fn set_last_lsn(&mut self, lsn: Lsn) {
-        self.last_lsn = lsn;
+        self.counters.last_lsn = lsn;
     }
 
     /// Sets the sink that later changes are recorded in.
@@ -126,15 +128,15 @@ impl TableState {
         let item = Item {
             key: item.key,
             priority: item.priority,
-            seq: self.next_seq,
-            update_number: self.next_update_number,
+            seq: self.counters.next_seq,
+            update_number: self.counters.next_update_number,
             trajectory: Some(item.trajectory),
             times_sampled: 0,
             leases: 0,
         };
-        self.next_seq += 1;
-        self.next_update_number += 1;
-        self.limiter.inserts += 1;
+        self.counters.next_seq += 1;
+        self.counters.next_update_number += 1;
+        self.counters.limiter.inserts += 1;
         contents.size += 1;
         contents.keys.insert(item.key, slot);
         contents.hold_chunks(&item);
@@ -169,8 +171,8 @@ impl TableState {
         if !item.is_hidden() {
             contents.remove_from_selectors(slot);
         }
-        self.limiter.deletes += 1;
-        self.num_deleted_episodes += contents.release_chunks(&item);
+        self.counters.limiter.deletes += 1;
+        self.counters.num_deleted_episodes += contents.release_chunks(&item);
         deferred.trajectories.extend(item.trajectory);
     }
 
@@ -178,8 +180,8 @@ impl TableState {
     pub(super) fn set_priority(&mut self, slot: Slot, priority: f64) {
         let item = &mut self.contents.items[slot as usize];
         item.priority = priority;
-        item.update_number = self.next_update_number;
-        self.next_update_number += 1;
+        item.update_number = self.counters.next_update_number;
+        self.counters.next_update_number += 1;
         let rank = item.rank();
         if !item.is_hidden() {
             self.contents.sampler.update(slot, rank);
@@ -191,8 +193,8 @@ impl TableState {
     /// are allowed.
     pub(super) fn count_sample(&mut self, slot: Slot, leased: bool) -> &Item {
         let item = &mut self.contents.items[slot as usize];
-        self.limiter.samples += 1;
-        self.num_unique_samples += u64::from(item.times_sampled == 0);
+        self.counters.limiter.samples += 1;
+        self.counters.num_unique_samples += u64::from(item.times_sampled == 0);
         item.times_sampled = item.times_sampled.saturating_add(1);
         item.leases += u32::from(leased);
         if item.times_sampled == self.options.max_times_sampled && !item.is_hidden() {
@@ -220,7 +222,7 @@ impl TableState {
         item.leases -= u32::from(item.open_leases() > 0);
         item.times_sampled = item.times_sampled.saturating_sub(1);
         let unique = u64::from(item.times_sampled == 0);
-        self.num_unique_samples = self.num_unique_samples.saturating_sub(unique);
+        self.counters.num_unique_samples = self.counters.num_unique_samples.saturating_sub(unique);
         if item.is_hidden() {
             item.leases &= !HIDDEN;
             let rank = item.rank();
@@ -241,13 +243,14 @@ impl TableState {
             .contents
             .push(std::mem::replace(&mut self.contents, empty));
         deferred.snapshots.extend(self.snapshot_in_progress.take());
-        self.first_seq = self.next_seq;
-        self.num_deleted_episodes = 0;
-        self.num_unique_samples = 0;
-        self.open_leases = 0;
-        self.limiter.inserts = 0;
-        self.limiter.samples = 0;
-        self.limiter.deletes = 0;
+        let counters = &mut self.counters;
+        counters.first_seq = counters.next_seq;
+        counters.num_deleted_episodes = 0;
+        counters.num_unique_samples = 0;
+        counters.leased = 0;
+        counters.limiter.inserts = 0;
+        counters.limiter.samples = 0;
+        counters.limiter.deletes = 0;
     }
 }
 

@@ -117,13 +117,13 @@ impl TableState {
         if self.options.max_times_sampled == 0 {
             // Drawing removes no items: all draws can be made at once.
             #[expect(clippy::cast_possible_truncation, reason = "at most n")]
-            let allowed = self.limiter.samples_allowed(n as u64) as usize;
+            let allowed = self.counters.limiter.samples_allowed(n as u64) as usize;
             if allowed > 0 && !self.contents.sampler.is_empty() {
                 self.draw_exactly(allowed, leased, draws, deferred);
             }
         } else {
             while draws.len() - start < n
-                && self.limiter.can_sample(1)
+                && self.counters.limiter.can_sample(1)
                 && !self.contents.sampler.is_empty()
             {
                 self.draw_exactly(1, leased, draws, deferred);
@@ -135,7 +135,7 @@ impl TableState {
     /// True if one call of [`TableState::draw`] is certain to draw `n` items now.
     #[must_use]
     pub fn can_draw_at_once(&self, n: usize) -> bool {
-        let allowed = n <= self.max_draws_per_call() && self.limiter.can_sample(n as u64);
+        let allowed = n <= self.max_draws_per_call() && self.counters.limiter.can_sample(n as u64);
         // A draw that removes its item changes what the limiter allows next, so only one draw is
         // certain.
         allowed
@@ -167,7 +167,8 @@ impl TableState {
         let mut keys = std::mem::take(&mut self.drawn_keys);
         picks.clear();
         keys.clear();
-        self.contents.sampler.pick(n, &mut self.rng, &mut picks);
+        let rng = &mut self.counters.rng;
+        self.contents.sampler.pick(n, rng, &mut picks);
         for pick in &picks {
             self.contents.items.prefetch(pick.slot as usize);
         }
@@ -187,7 +188,7 @@ impl TableState {
             keys: &keys,
             leased,
         });
-        self.open_leases += n as u64 * u64::from(leased);
+        self.counters.leased += n as u64 * u64::from(leased);
         draws.reserve(n);
         for pick in &picks {
             let item = self.count_sample(pick.slot, leased);
@@ -224,7 +225,7 @@ impl TableState {
         deferred: &mut DeferredDrops,
     ) {
         // Leases of items inserted before a reset were ended by the reset.
-        let handles = handles.filter(|handle| handle.seq >= self.first_seq);
+        let handles = handles.filter(|handle| handle.seq >= self.counters.first_seq);
         let handles: Vec<Handle> = handles.collect();
         if handles.is_empty() {
             return;
@@ -235,7 +236,7 @@ impl TableState {
             keys: &keys,
             samples,
         });
-        self.open_leases -= samples;
+        self.counters.leased -= samples;
         for handle in handles {
             if self.is_live(handle) {
                 self.end_lease(handle.slot);
@@ -251,7 +252,7 @@ impl TableState {
     /// Items that were removed meanwhile stay removed.
     pub fn return_leases(&mut self, handles: impl Iterator<Item = Handle>) {
         // Leases of items inserted before a reset were ended by the reset.
-        let handles = handles.filter(|handle| handle.seq >= self.first_seq);
+        let handles = handles.filter(|handle| handle.seq >= self.counters.first_seq);
         let handles: Vec<Handle> = handles.collect();
         if handles.is_empty() {
             return;
@@ -262,8 +263,8 @@ impl TableState {
             keys: &keys,
             samples,
         });
-        self.limiter.samples -= samples;
-        self.open_leases -= samples;
+        self.counters.limiter.samples -= samples;
+        self.counters.leased -= samples;
         for handle in handles {
             if self.is_live(handle) {
                 self.undo_sample(handle.slot);
@@ -289,7 +290,7 @@ impl TableState {
 
     /// True if the item is still in the table.
     fn is_live(&self, handle: Handle) -> bool {
-        if handle.seq < self.first_seq {
+        if handle.seq < self.counters.first_seq {
             return false;
         }
         let item = &self.contents.items[handle.slot as usize];

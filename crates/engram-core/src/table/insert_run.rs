@@ -14,7 +14,7 @@ impl TableState {
             return 0;
         }
         let space = self.options.max_size.saturating_sub(self.contents.size);
-        space.min(self.limiter.inserts_allowed_if_undone(0))
+        space.min(self.counters.limiter.inserts_allowed_if_undone(0))
     }
 
     /// Removes items from the front of `items`, at most `max`, and inserts them as [`TableState::insert`] would, as long as

@@ -83,15 +83,7 @@ impl Restore {
                 state.options.name
             )));
         }
-        state.limiter = counters.limiter;
-        state.rng = counters.rng;
-        state.next_seq = counters.next_seq;
-        state.first_seq = counters.first_seq;
-        state.next_update_number = counters.next_update_number;
-        state.num_deleted_episodes = counters.num_deleted_episodes;
-        state.num_unique_samples = counters.num_unique_samples;
-        state.open_leases = counters.leased;
-        state.last_lsn = counters.last_lsn;
+        state.counters = counters;
         Ok(Self {
             state,
             orders: [None, None],
@@ -121,8 +113,8 @@ impl Restore {
                 "is in the checkpoint twice; the checkpoint is corrupt".into(),
             ));
         }
-        if !(state.first_seq..state.next_seq).contains(&saved.seq)
-            || saved.update_number >= state.next_update_number
+        if !(state.counters.first_seq..state.counters.next_seq).contains(&saved.seq)
+            || saved.update_number >= state.counters.next_update_number
         {
             return Err(invalid(
                 "has an insertion or update number outside the range of the table's counters; the checkpoint is corrupt"
@@ -136,7 +128,7 @@ impl Restore {
         }
         let item_leases = saved.leases & !HIDDEN;
         self.open_leases += u64::from(item_leases);
-        if item_leases > saved.times_sampled || self.open_leases > state.open_leases {
+        if item_leases > saved.times_sampled || self.open_leases > state.counters.leased {
             return Err(invalid(
                 "has more open leases than its samples or the table's counters allow; the checkpoint is corrupt".into(),
             ));
@@ -346,7 +338,7 @@ impl TableState {
             }
         }
         // The remaining leases are those of removed items.
-        self.record_returned_leases(&[], self.open_leases);
+        self.record_returned_leases(&[], self.counters.leased);
         while !self.shrink(deferred) {}
     }
 
@@ -356,7 +348,7 @@ impl TableState {
             return;
         }
         self.record(&TableOp::ReturnLeases { keys, samples });
-        self.open_leases = self.open_leases.saturating_sub(samples);
-        self.limiter.samples = self.limiter.samples.saturating_sub(samples);
+        self.counters.leased = self.counters.leased.saturating_sub(samples);
+        self.counters.limiter.samples = self.counters.limiter.samples.saturating_sub(samples);
     }
 }

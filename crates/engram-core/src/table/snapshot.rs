@@ -40,7 +40,7 @@ pub struct Counters {
     pub rng: TableRng,
     /// Insertion number of the next item.
     pub next_seq: u64,
-    /// Insertion number of the first item since creation or reset.
+    /// Insertion number of the first item since creation or reset. Handles of items with a smaller one are invalid.
     pub first_seq: u64,
     /// Update number that the next insert or priority update gets.
     pub next_update_number: u64,

@@ -98,7 +98,7 @@ impl TableState {
         SurveySize {
             pages: self.contents.items.page_count(),
             items: self.contents.size,
-            next_seq: self.next_seq,
+            next_seq: self.counters.next_seq,
         }
     }
 

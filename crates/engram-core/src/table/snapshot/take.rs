@@ -1,8 +1,8 @@
 //! Takes a snapshot in steps.
 
 use super::{
-    Counters, SlotOrder, Snapshot, SnapshotBuffers, SnapshotInProgress, SnapshotPageCounts,
-    SnapshotParts, SnapshotStep,
+    SlotOrder, Snapshot, SnapshotBuffers, SnapshotInProgress, SnapshotPageCounts, SnapshotParts,
+    SnapshotStep,
 };
 use crate::cow::FrozenPages;
 use crate::selector::Selector;
@@ -50,17 +50,7 @@ impl TableState {
             needs_items: true,
             needs_sessions: parts == SnapshotParts::All && self.sessions.is_some(),
             snapshot: Snapshot {
-                counters: Counters {
-                    limiter: self.limiter.clone(),
-                    rng: self.rng.clone(),
-                    next_seq: self.next_seq,
-                    first_seq: self.first_seq,
-                    next_update_number: self.next_update_number,
-                    num_deleted_episodes: self.num_deleted_episodes,
-                    num_unique_samples: self.num_unique_samples,
-                    leased: self.open_leases,
-                    last_lsn: self.last_lsn,
-                },
+                counters: self.counters.clone(),
                 items: FrozenPages::default(),
                 orders,
                 inserted_at: None,
