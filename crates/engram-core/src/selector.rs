@@ -253,10 +253,10 @@ impl Selector {
     }
 
     /// The slots that the next choices are likely to have, as far as that is known without work: those of `Fifo` and
-    /// `Lifo`.
+    /// `Lifo`, if no slot was reinserted.
     pub(crate) fn next_choices(&self) -> impl Iterator<Item = Slot> {
         match self {
-            Self::Order(order) => Some(order.linked()),
+            Self::Order(order) => Some(order.linked(order.newest_first)),
             Self::Uniform(_) | Self::Prioritized(_) | Self::Heap(_) => None,
         }
         .into_iter()

@@ -26,7 +26,7 @@ pub struct InsertionOrder {
     /// search, so [`InsertionOrder::first`] compares the ends of the map and the list instead.
     reinserted: BTreeMap<u64, Slot>,
     len: usize,
-    newest_first: bool,
+    pub(super) newest_first: bool,
 }
 
 impl InsertionOrder {
@@ -100,9 +100,9 @@ impl InsertionOrder {
         }
     }
 
-    /// The slots that are chosen next if none was reinserted, in order.
-    pub(super) fn linked(&self) -> impl Iterator<Item = Slot> {
-        let first = if self.newest_first {
+    /// The slots of the list, from the oldest or the newest one on.
+    pub(super) fn linked(&self, newest_first: bool) -> impl Iterator<Item = Slot> {
+        let first = if newest_first {
             self.newest
         } else {
             self.oldest
@@ -110,23 +110,15 @@ impl InsertionOrder {
         let some = |slot| (slot != NONE).then_some(slot);
         std::iter::successors(some(first), move |slot| {
             let Link { older, newer, .. } = self.links[*slot as usize];
-            some(if self.newest_first { older } else { newer })
+            some(if newest_first { older } else { newer })
         })
     }
 
     /// The `n` oldest or newest slots, in order.
     pub(crate) fn ends(&self, n: usize, newest_first: bool) -> Vec<Slot> {
         let mut ends = Vec::with_capacity(n.min(self.len));
-        let mut linked = if newest_first {
-            self.newest
-        } else {
-            self.oldest
-        };
-        while linked != NONE && ends.len() < n {
-            let Link { older, newer, seq } = self.links[linked as usize];
-            ends.push((seq, linked));
-            linked = if newest_first { older } else { newer };
-        }
+        let linked = self.linked(newest_first).take(n);
+        ends.extend(linked.map(|slot| (self.links[slot as usize].seq, slot)));
         if !self.reinserted.is_empty() {
             let reinserted = self.reinserted.iter().map(|(seq, slot)| (*seq, *slot));
             if newest_first {

@@ -84,8 +84,8 @@ struct SlotOrder {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SnapshotPageCounts {
     items: usize,
-    sampler: usize,
-    remover: usize,
+    /// Of the sampler and of the remover.
+    orders: [usize; 2],
     inserted_at: usize,
     sessions: usize,
 }
@@ -94,8 +94,8 @@ pub struct SnapshotPageCounts {
 #[derive(Debug)]
 pub struct SnapshotBuffers {
     items: PageBuffer<Item>,
-    sampler: CopyBuffer<Slot>,
-    remover: CopyBuffer<Slot>,
+    /// Of the sampler and of the remover.
+    orders: [CopyBuffer<Slot>; 2],
     inserted_at: CopyBuffer<u64>,
     sessions: CopyBuffer<SessionEntry>,
 }
@@ -109,8 +109,7 @@ impl SnapshotBuffers {
         }
         Self {
             items: vec![None; with_reserve(pages.items)],
-            sampler: vec![None; with_reserve(pages.sampler)],
-            remover: vec![None; with_reserve(pages.remover)],
+            orders: pages.orders.map(|pages| vec![None; with_reserve(pages)]),
             inserted_at: vec![None; with_reserve(pages.inserted_at)],
             sessions: vec![None; with_reserve(pages.sessions)],
         }

@@ -5,7 +5,6 @@ use super::{
     SnapshotStep,
 };
 use crate::cow::FrozenPages;
-use crate::selector::Selector;
 use crate::table::{Contents, TableState};
 
 impl TableState {
@@ -23,14 +22,8 @@ impl TableState {
         let sessions = self.sessions.as_ref();
         SnapshotPageCounts {
             items: contents.items.page_count(),
-            sampler: contents
-                .sampler
-                .slots()
-                .map_or(0, |slots| slots.page_count()),
-            remover: contents
-                .remover
-                .slots()
-                .map_or(0, |slots| slots.page_count()),
+            orders: [&mut contents.sampler, &mut contents.remover]
+                .map(|selector| selector.slots().map_or(0, |slots| slots.page_count())),
             inserted_at: expiry.map_or(0, |expiry| expiry.inserted_at.page_count()),
             sessions: sessions.map_or(0, |sessions| sessions.entries().page_count()),
         }
@@ -62,23 +55,22 @@ impl TableState {
     /// Begins to copy all parts but the items. Returns the orders with their lengths; their slots are copied later.
     fn begin_other_copies(&mut self, buffers: SnapshotBuffers) -> [Option<SlotOrder>; 2] {
         let contents = &mut self.contents;
-        if let Some(slots) = contents.sampler.slots() {
-            slots.begin_copy(buffers.sampler);
-        }
-        if let Some(slots) = contents.remover.slots() {
-            slots.begin_copy(buffers.remover);
-        }
         if let Some(expiry) = &mut contents.expiry {
             expiry.inserted_at.begin_copy(buffers.inserted_at);
         }
         if let Some(sessions) = &mut self.sessions {
             sessions.entries_mut().begin_copy(buffers.sessions);
         }
-        let order = |selector: &mut Selector| {
+        let [of_sampler, of_remover] = buffers.orders;
+        let selectors = [
+            (&mut contents.sampler, of_sampler),
+            (&mut contents.remover, of_remover),
+        ];
+        selectors.map(|(selector, buffer)| {
             let len = selector.len();
-            selector.slots().map(|_| SlotOrder { slots: None, len })
-        };
-        [order(&mut contents.sampler), order(&mut contents.remover)]
+            selector.slots()?.begin_copy(buffer);
+            Some(SlotOrder { slots: None, len })
+        })
     }
 
     /// Takes one bounded step of the snapshot in progress.
