@@ -53,22 +53,18 @@ impl TableState {
             TableOp::SetRng { rng } => self.counters.rng = rng.clone(),
             TableOp::Sample { keys, leased } => {
                 self.counters.leased += keys.len() as u64 * u64::from(leased);
-                for slot in keys
-                    .iter()
-                    .filter_map(|key| self.contents.keys.get(*key))
-                    .collect::<Vec<_>>()
-                {
-                    self.count_sample(slot, leased);
+                for key in keys {
+                    if let Some(slot) = slot_of(self, *key) {
+                        self.count_sample(slot, leased);
+                    }
                 }
             }
             TableOp::Acknowledge { keys, samples } => {
                 self.counters.leased = self.counters.leased.saturating_sub(samples);
-                for slot in keys
-                    .iter()
-                    .filter_map(|key| self.contents.keys.get(*key))
-                    .collect::<Vec<_>>()
-                {
-                    self.end_lease(slot);
+                for key in keys {
+                    if let Some(slot) = slot_of(self, *key) {
+                        self.end_lease(slot);
+                    }
                 }
             }
             TableOp::ReturnLeases { keys, samples } => {

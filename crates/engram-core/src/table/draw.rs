@@ -224,13 +224,10 @@ impl TableState {
         handles: impl Iterator<Item = Handle>,
         deferred: &mut DeferredDrops,
     ) {
-        // Leases of items inserted before a reset were ended by the reset.
-        let handles = handles.filter(|handle| handle.seq >= self.counters.first_seq);
-        let handles: Vec<Handle> = handles.collect();
+        let (handles, keys) = self.open_leases(handles);
         if handles.is_empty() {
             return;
         }
-        let keys = self.keys_of(handles.iter().copied());
         let samples = handles.len() as u64;
         self.record(&TableOp::Acknowledge {
             keys: &keys,
@@ -251,20 +248,8 @@ impl TableState {
     ///
     /// Items that were removed meanwhile stay removed.
     pub fn return_leases(&mut self, handles: impl Iterator<Item = Handle>) {
-        // Leases of items inserted before a reset were ended by the reset.
-        let handles = handles.filter(|handle| handle.seq >= self.counters.first_seq);
-        let handles: Vec<Handle> = handles.collect();
-        if handles.is_empty() {
-            return;
-        }
-        let keys = self.keys_of(handles.iter().copied());
-        let samples = handles.len() as u64;
-        self.record(&TableOp::ReturnLeases {
-            keys: &keys,
-            samples,
-        });
-        self.counters.limiter.samples -= samples;
-        self.counters.leased -= samples;
+        let (handles, keys) = self.open_leases(handles);
+        self.record_returned_leases(&keys, handles.len() as u64);
         for handle in handles {
             if self.is_live(handle) {
                 self.undo_sample(handle.slot);
@@ -297,11 +282,14 @@ impl TableState {
         item.trajectory.is_some() && item.seq == handle.seq
     }
 
-    /// Keys of the items that are still in the table.
-    fn keys_of(&self, handles: impl Iterator<Item = Handle>) -> Vec<u64> {
-        handles
-            .filter(|handle| self.is_live(*handle))
-            .map(|handle| self.contents.items[handle.slot as usize].key)
-            .collect()
+    /// The handles of the leases that no reset has ended, and the keys of those of their items that are still in the
+    /// table.
+    fn open_leases(&self, handles: impl Iterator<Item = Handle>) -> (Vec<Handle>, Vec<u64>) {
+        let handles = handles.filter(|handle| handle.seq >= self.counters.first_seq);
+        let handles: Vec<Handle> = handles.collect();
+        let live = handles.iter().filter(|handle| self.is_live(**handle));
+        let keys = live.map(|handle| self.contents.items[handle.slot as usize].key);
+        let keys = keys.collect();
+        (handles, keys)
     }
 }

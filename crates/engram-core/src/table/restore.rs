@@ -343,7 +343,7 @@ impl TableState {
     }
 
     /// Records that leases were returned, and undoes their counts in the table and its limiter.
-    fn record_returned_leases(&mut self, keys: &[u64], samples: u64) {
+    pub(super) fn record_returned_leases(&mut self, keys: &[u64], samples: u64) {
         if samples == 0 {
             return;
         }
