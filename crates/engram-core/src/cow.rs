@@ -5,6 +5,7 @@ use std::sync::Arc as Token;
 
 use triomphe::Arc;
 
+use crate::pages::StepwiseCopy;
 use crate::prefetch::prefetch_line;
 
 /// Entries per page.
@@ -32,19 +33,12 @@ pub struct CowPages<T> {
     fill: T,
     /// Every snapshot has a clone, so the reference count shows whether any exists.
     token: Token<()>,
-    in_progress: Option<SnapshotInProgress<T>>,
+    /// The snapshot that is not complete, and its clone of `token`.
+    in_progress: Option<(StepwiseCopy<Page<T>>, Token<()>)>,
 }
 
 /// The page pointers of a snapshot, or memory for them. `None`: the page is not in the snapshot yet, or was released.
 pub type PageBuffer<T> = Vec<Option<Page<T>>>;
-
-/// A snapshot that is not complete. It contains the pages before `next`, and later ones that were written since the
-/// snapshot began.
-#[derive(Debug)]
-struct SnapshotInProgress<T> {
-    frozen: FrozenPages<T>,
-    next: usize,
-}
 
 /// A complete snapshot: the entries of an array at one moment.
 #[derive(Clone, Debug)]
@@ -143,42 +137,23 @@ impl<T: Clone> CowPages<T> {
     ///
     /// `buffer` must contain only `None`. With at least one per page of the array, this call
     /// allocates no memory.
-    pub fn begin_snapshot(&mut self, mut buffer: PageBuffer<T>) {
-        buffer.resize(self.pages.len(), None);
-        let frozen = FrozenPages {
-            pages: buffer,
-            _token: Token::clone(&self.token),
-        };
-        self.in_progress = Some(SnapshotInProgress { frozen, next: 0 });
+    pub fn begin_snapshot(&mut self, buffer: PageBuffer<T>) {
+        let copy = StepwiseCopy::new(buffer, self.pages.len());
+        self.in_progress = Some((copy, Token::clone(&self.token)));
     }
 
     /// Adds a bounded number of pages to the snapshot. Returns the snapshot once it is complete; `None`
     /// before that, and if none was begun.
     pub fn continue_snapshot(&mut self) -> Option<FrozenPages<T>> {
-        let snapshot = self.in_progress.as_mut()?;
-        let frozen = &mut snapshot.frozen.pages;
-        let end = frozen.len().min(snapshot.next + PAGES_PER_STEP);
-        for (page, frozen) in self.pages[snapshot.next..end]
-            .iter()
-            .zip(&mut frozen[snapshot.next..end])
-        {
-            frozen.get_or_insert_with(|| Arc::clone(page));
-        }
-        snapshot.next = end;
-        if end < frozen.len() {
+        let (copy, _) = self.in_progress.as_mut()?;
+        if !copy.advance(&self.pages, PAGES_PER_STEP) {
             return None;
         }
-        self.in_progress.take().map(|snapshot| snapshot.frozen)
-    }
-
-    /// Adds a page to the snapshot in progress, before the page is written.
-    #[cold]
-    fn share_before_write(&mut self, page: usize) {
-        if let Some(snapshot) = &mut self.in_progress
-            && let Some(frozen) = snapshot.frozen.pages.get_mut(page)
-        {
-            frozen.get_or_insert_with(|| Arc::clone(&self.pages[page]));
-        }
+        let (copy, token) = self.in_progress.take()?;
+        Some(FrozenPages {
+            pages: copy.pages,
+            _token: token,
+        })
     }
 }
 
@@ -193,8 +168,8 @@ impl<T> Index<usize> for CowPages<T> {
 impl<T: Clone> IndexMut<usize> for CowPages<T> {
     fn index_mut(&mut self, index: usize) -> &mut T {
         let (page, entry) = (index / ENTRIES_PER_COW_PAGE, index % ENTRIES_PER_COW_PAGE);
-        if self.in_progress.is_some() {
-            self.share_before_write(page);
+        if let Some((copy, _)) = &mut self.in_progress {
+            copy.add(&self.pages, page);
         }
         &mut Arc::make_mut(&mut self.pages[page])[entry]
     }

@@ -77,19 +77,47 @@ const PAGES_PER_STEP: usize = 4;
 #[derive(Debug)]
 pub struct CopyablePages<T> {
     live: Pages<T>,
-    in_progress: Option<CopyInProgress<T>>,
+    in_progress: Option<StepwiseCopy<Box<[T]>>>,
+}
+
+/// A copy of an array's pages that is not complete. It contains the pages before `next`, and later ones that were
+/// written since the copy began.
+#[derive(Debug)]
+pub(crate) struct StepwiseCopy<P> {
+    /// `None`: the page is not in the copy yet.
+    pub(crate) pages: Vec<Option<P>>,
+    next: usize,
+}
+
+impl<P: Clone> StepwiseCopy<P> {
+    /// Begins a copy of `page_count` pages in the memory of `pages`, which must contain only `None`.
+    pub(crate) fn new(mut pages: Vec<Option<P>>, page_count: usize) -> Self {
+        pages.resize(page_count, None);
+        Self { pages, next: 0 }
+    }
+
+    /// Copies up to `max` more of the array's pages. Returns true once the copy is complete.
+    pub(crate) fn advance(&mut self, live: &[P], max: usize) -> bool {
+        let end = self.pages.len().min(self.next + max);
+        let copies = &mut self.pages[self.next..end];
+        for (page, copy) in live[self.next..end].iter().zip(copies) {
+            copy.get_or_insert_with(|| page.clone());
+        }
+        self.next = end;
+        end == self.pages.len()
+    }
+
+    /// Copies a page that is about to be written, unless it is in the copy already or beyond its end.
+    #[cold]
+    pub(crate) fn add(&mut self, live: &[P], page: usize) {
+        if let Some(copy) = self.pages.get_mut(page) {
+            copy.get_or_insert_with(|| live[page].clone());
+        }
+    }
 }
 
 /// The pages of a copy, or memory for their pointers. `None`: the page is not copied yet.
 pub type CopyBuffer<T> = Vec<Option<Box<[T]>>>;
-
-/// A copy that is not complete. It contains the pages before `next`, and later ones that were written since the copy
-/// began.
-#[derive(Debug)]
-struct CopyInProgress<T> {
-    pages: CopyBuffer<T>,
-    next: usize,
-}
 
 /// The entries of an array at one moment, up to the end of the last page.
 #[derive(Clone, Debug, Default)]
@@ -138,39 +166,19 @@ impl<T: Copy> CopyablePages<T> {
     ///
     /// `pages` must contain only `None`. With at least one per page of the array, this call
     /// allocates no memory.
-    pub fn begin_copy(&mut self, mut pages: CopyBuffer<T>) {
-        pages.resize(self.page_count(), None);
-        self.in_progress = Some(CopyInProgress { pages, next: 0 });
+    pub fn begin_copy(&mut self, pages: CopyBuffer<T>) {
+        self.in_progress = Some(StepwiseCopy::new(pages, self.page_count()));
     }
 
     /// Copies a bounded number of pages. Returns the copy once it is complete; `None` before that, and
     /// if none was begun.
     pub fn continue_copy(&mut self) -> Option<PagesCopy<T>> {
-        let CopyInProgress { pages, next } = self.in_progress.as_mut()?;
-        let end = pages.len().min(*next + PAGES_PER_STEP);
-        for (page, copy) in self.live.pages[*next..end]
-            .iter()
-            .zip(&mut pages[*next..end])
-        {
-            copy.get_or_insert_with(|| page.clone());
-        }
-        *next = end;
-        if end < pages.len() {
+        let copy = self.in_progress.as_mut()?;
+        if !copy.advance(&self.live.pages, PAGES_PER_STEP) {
             return None;
         }
-        self.in_progress
-            .take()
-            .map(|in_progress| PagesCopy(in_progress.pages))
-    }
-
-    /// Adds a page to the copy in progress, before the page is written.
-    #[cold]
-    fn copy_before_write(&mut self, page: usize) {
-        if let Some(in_progress) = &mut self.in_progress
-            && let Some(copy) = in_progress.pages.get_mut(page)
-        {
-            copy.get_or_insert_with(|| self.live.pages[page].clone());
-        }
+        let copy = self.in_progress.take()?;
+        Some(PagesCopy(copy.pages))
     }
 }
 
@@ -184,8 +192,8 @@ impl<T> Index<usize> for CopyablePages<T> {
 
 impl<T: Copy> IndexMut<usize> for CopyablePages<T> {
     fn index_mut(&mut self, index: usize) -> &mut T {
-        if self.in_progress.is_some() {
-            self.copy_before_write(split(index).0);
+        if let Some(copy) = &mut self.in_progress {
+            copy.add(&self.live.pages, split(index).0);
         }
         &mut self.live[index]
     }
