@@ -73,6 +73,12 @@ impl Layout {
     pub fn check(&self) -> Result<()> {
         check_structure("a layout", &self.structure, self.names.len())
     }
+
+    /// Name of a column. Empty if the data is one array, or if there is no such column.
+    #[must_use]
+    pub fn name(&self, column: usize) -> &str {
+        self.names.get(column).map_or("", |name| name)
+    }
 }
 
 /// Layout and cells of the columns of a chunk.

@@ -20,6 +20,15 @@ pub fn describe_column(name: &str) -> String {
     format!("column `{name}`")
 }
 
+/// Names a column of `whole`, which is a step, a pattern or an item. For data that is one array, returns `whole`.
+pub(crate) fn column_of(whole: &str, name: &str) -> String {
+    if name.is_empty() {
+        whole.into()
+    } else {
+        format!("column `{name}` of {whole}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,6 +37,8 @@ mod tests {
     fn the_column_of_a_bare_array_is_the_data() {
         assert_eq!(describe_column("obs/x"), "column `obs/x`");
         assert_eq!(describe_column(""), "the data");
+        assert_eq!(column_of("the step", "obs/x"), "column `obs/x` of the step");
+        assert_eq!(column_of("the step", ""), "the step");
     }
 
     #[test]

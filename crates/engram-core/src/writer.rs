@@ -7,7 +7,6 @@
 mod appended_steps;
 mod batched;
 mod column_input;
-mod column_text;
 mod condition;
 mod history;
 mod item_columns;

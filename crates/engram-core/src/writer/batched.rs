@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::vec::Drain;
 
 use super::StepPosition;
-use super::column_text::column_of;
 use super::item_recorder::ItemRecorder;
 use super::key_source::KeySource;
 use super::open_batch::{Grouping, OpenBatch};
@@ -24,7 +23,7 @@ use crate::codec::Compressor;
 use crate::error::{Error, Result};
 use crate::item::NewItem;
 use crate::schema::{CellSpec, Schema};
-use crate::text::count;
+use crate::text::{column_of, count};
 use lost_flags::LostFlags;
 
 /// The open chunks are full once the strings appended to them have more than this many bytes, in all chunks together.

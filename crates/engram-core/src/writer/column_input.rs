@@ -1,11 +1,10 @@
 //! Steps passed to a writer, of one or many environments, column by column.
 
-use super::column_text::column_of;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::Schema;
 use crate::shared_bytes::SharedBytes;
-use crate::text::count;
+use crate::text::{column_of, count};
 
 /// One column of the steps passed to a writer: one or more steps of one or more environments, environment after
 /// environment.

@@ -59,7 +59,7 @@ impl ItemColumns<'_> {
                 let span = located.columns[column];
                 let slice = located.slices[span.first_slice as usize];
                 Some(ActualColumn {
-                    name: layout.names.get(column).map_or("", |name| name),
+                    name: layout.name(column),
                     cell: view.cell(slice)?,
                     len: (!span.squeeze).then_some(span.len as usize),
                 })

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::column_text::column_of;
 use super::condition::Condition;
 use super::priority_rule::PriorityRule;
 use super::selection::{CellPositions, ColumnSelection};
 use super::{ConditionInput, StepPosition};
 use crate::error::{Error, Result};
 use crate::schema::{ActualColumn, Layout, Schema};
+use crate::text::column_of;
 use crate::trajectory::{Slice, SpanColumn, WindowShape};
 
 /// Maximum number of slices of one item of a pattern.
@@ -71,7 +71,7 @@ impl Pattern {
         }
         priority.check(columns.len())?;
         for (number, column) in columns.iter().enumerate() {
-            column.check(layout.names.get(number).map_or("", |name| name))?;
+            column.check(layout.name(number))?;
         }
         let first = columns.iter().map(|c| c.start).min().unwrap_or(-1);
         let end_offset = columns.iter().map(PatternColumn::last).max().unwrap_or(-1) + 1;
@@ -163,7 +163,7 @@ impl Pattern {
 
     /// Returns the name of one of the items' columns.
     pub(super) fn name(&self, column: usize) -> &str {
-        (self.shape.layout.names.get(column)).map_or("", |name| name)
+        self.shape.layout.name(column)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Rules that determine the priority of an item.
 
-use super::column_text::column_of;
 use super::selection_error::check_priority;
 use crate::chunk::Chunk;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
+use crate::text::column_of;
 
 /// Determines the priority of a pattern's items.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -34,7 +34,6 @@ use std::sync::Arc;
 use std::vec::Drain;
 
 use super::StepPosition;
-use super::column_text::column_or_data;
 use super::history::History;
 use super::item_columns::{ItemCells, ItemColumns};
 use super::item_recorder::ItemRecorder;
@@ -49,6 +48,7 @@ use crate::codec::Compressor;
 use crate::error::{Error, Result};
 use crate::item::NewItem;
 use crate::schema::{CellSpec, Layout, Schema, Shape};
+use crate::text::describe_column;
 
 /// Records steps cell by cell, and returns items once the chunks that they refer to are sealed.
 ///
@@ -184,7 +184,7 @@ impl Recorder {
             if requested != current {
                 return Err(Error::Signature(format!(
                     "{} must stay {}{:?} when columns are added; got {}{:?}",
-                    column_or_data(&self.schema.layout.names[old]),
+                    describe_column(&self.schema.layout.names[old]),
                     current.dtype,
                     current.shape,
                     requested.dtype,

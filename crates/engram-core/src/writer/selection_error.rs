@@ -2,10 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::schema::{Layout, Shape};
-use crate::text::count;
+use crate::text::{column_of, count, describe_column};
 
 use super::StepPosition;
-use super::column_text::{column_of, column_or_data};
 
 /// Why a selection cannot become an item. [`Self::into_error`] adds the text: if a column often lacks values, a
 /// pattern's selection fails at most steps, so the error itself must be cheap.
@@ -75,14 +74,14 @@ impl SelectionError {
             None => ("cannot read", "read it"),
         };
         let item = |column: usize| {
-            let name = context.item.map_or("", |item| name(item, column));
+            let name = context.item.map_or("", |item| item.name(column));
             column_of("the trajectory", name)
         };
         let refers_to = |column: usize, position: StepPosition| {
             format!(
                 "{refers_to} {} at step {position} of this writer (counted from 0 over all \
                  episodes)",
-                column_or_data(name(context.steps, column))
+                describe_column(context.steps.name(column))
             )
         };
         let history = context.history;
@@ -214,9 +213,4 @@ fn describe_available_steps(context: &ErrorContext<'_>) -> String {
         Some(1) => format!("only step {first_available} is available"),
         Some(_) => format!("steps {first_available} to {} are available", end - 1),
     }
-}
-
-/// Name of a column. Empty if the data is one array.
-fn name(layout: &Layout, column: usize) -> &str {
-    layout.names.get(column).map_or("", |name| name)
 }

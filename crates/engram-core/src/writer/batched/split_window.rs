@@ -6,13 +6,13 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::StepPosition;
-use super::super::column_text::column_of;
 use super::super::open_batch::OpenBatch;
 use super::super::pattern::Pattern;
 use super::super::pending_items::PendingTrajectory;
 use super::BatchSegment;
 use crate::error::{Error, Result};
 use crate::schema::Shape;
+use crate::text::column_of;
 use crate::trajectory::{Slice, SpanColumn, Spans, Trajectory};
 
 /// The chunks in which a window's steps lie. Neighbouring environments form a group, which shares a chunk (`Grouping`).

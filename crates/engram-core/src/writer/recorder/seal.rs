@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::super::column_text::column_or_data;
 use super::super::history::Segment;
 use super::super::open_chunk::{CellState, OpenChunk};
 use super::Recorder;
 use crate::chunk::{Origin, PackedColumns};
 use crate::error::{Error, Result};
 use crate::schema::Schema;
+use crate::text::describe_column;
 
 impl Recorder {
     /// Returns an open chunk with room for the open step. Seals the current one if it is full.
@@ -99,7 +99,7 @@ impl Recorder {
                 Err(Error::InvalidArgument(format!(
                     "{} already has a value in the open step; a step can have only one value \
                      per column",
-                    column_or_data(&self.schema.layout.names[column])
+                    describe_column(&self.schema.layout.names[column])
                 )))
             }
             _ => Ok(()),
