@@ -294,12 +294,12 @@ impl ItemRecorder for BatchedRecorder {
         self.pending.take_ready()
     }
 
-    fn ready_items(&self) -> usize {
-        self.pending.ready_len()
-    }
-
     fn pending_items(&self) -> usize {
         self.pending.len()
+    }
+
+    fn unsent_items(&self) -> usize {
+        self.pending.waiting_len()
     }
 }
 
@@ -409,7 +409,7 @@ mod tests {
                     failing::after(0);
                     let error = recorder.flush().unwrap_err().to_string();
                     assert!(error.ends_with("more than can be allocated"), "{error}");
-                    assert_eq!(recorder.ready_items(), 0);
+                    assert_eq!(recorder.unsent_items(), recorder.pending_items());
                 }
             }
             recorder.flush().unwrap();

@@ -18,17 +18,11 @@ pub trait ItemRecorder: Debug {
     /// Removes and returns the ready items in creation order, each with the caller's number of its table.
     fn take_ready(&mut self) -> Drain<'_, (u32, NewItem)>;
 
-    /// Number of items that [`ItemRecorder::take_ready`] would return now.
-    #[must_use]
-    fn ready_items(&self) -> usize;
-
     /// Number of items created and not yet removed by [`ItemRecorder::take_ready`].
     #[must_use]
     fn pending_items(&self) -> usize;
 
     /// Number of items that wait for a chunk that is not sealed: their own, or that of an earlier item.
     #[must_use]
-    fn unsent_items(&self) -> usize {
-        self.pending_items() - self.ready_items()
-    }
+    fn unsent_items(&self) -> usize;
 }

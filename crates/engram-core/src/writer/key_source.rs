@@ -46,12 +46,6 @@ impl ShardId {
             id => id << SHARD_KEY_BITS | random & ((1 << SHARD_KEY_BITS) - 1),
         }
     }
-
-    /// Returns the bits of a key where a shard id would be.
-    #[must_use]
-    pub const fn of_key(key: u64) -> u16 {
-        (key >> SHARD_KEY_BITS) as u16 & MAX_SHARD_ID
-    }
 }
 
 /// A sequence of keys, determined by its base: a pseudorandom number, and the numbers that follow it. The
@@ -126,7 +120,7 @@ mod tests {
         shard.set(MAX_SHARD_ID);
         for _ in 0..1000 {
             let (key, random) = (keys.next_key(), without.next_key());
-            assert_eq!(ShardId::of_key(key), MAX_SHARD_ID);
+            assert_eq!(key >> SHARD_KEY_BITS, u64::from(MAX_SHARD_ID));
             assert_eq!(key & ((1 << 53) - 1), random & ((1 << 53) - 1));
             assert!(key <= KEY_MASK);
         }

@@ -130,9 +130,9 @@ impl PendingItems {
         self.waiting.len() + self.ready.len()
     }
 
-    /// Number of items in `ready`.
-    pub(super) fn ready_len(&self) -> usize {
-        self.ready.len()
+    /// Number of items in `waiting`.
+    pub(super) fn waiting_len(&self) -> usize {
+        self.waiting.len()
     }
 
     /// Adds an item, which is ready or waits for the open chunk.

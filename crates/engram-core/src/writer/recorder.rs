@@ -370,12 +370,12 @@ impl ItemRecorder for Recorder {
         self.pending.take_ready()
     }
 
-    fn ready_items(&self) -> usize {
-        self.pending.ready_len()
-    }
-
     fn pending_items(&self) -> usize {
         self.pending.len()
+    }
+
+    fn unsent_items(&self) -> usize {
+        self.pending.waiting_len()
     }
 }
 

@@ -428,11 +428,11 @@ impl ItemRecorder for VectorRecorder {
         self.rows.take_ready()
     }
 
-    fn ready_items(&self) -> usize {
-        self.rows.ready_items()
-    }
-
     fn pending_items(&self) -> usize {
         self.rows.pending_items()
+    }
+
+    fn unsent_items(&self) -> usize {
+        self.rows.unsent_items()
     }
 }

@@ -176,7 +176,7 @@ mod tests {
                 error.ends_with("bytes, more than can be allocated"),
                 "{error}"
             );
-            assert_eq!((recorder.pending_items(), recorder.ready_items()), (1, 0));
+            assert_eq!((recorder.pending_items(), recorder.unsent_items()), (1, 1));
         }
         recorder.cell_mut(1).unwrap().fill(8);
         recorder.finish_step(false).unwrap();
