@@ -8,7 +8,7 @@ use engram_core::gather::LengthPolicy;
 use engram_core::text::count;
 use engram_core::{Error, Result};
 use engram_engine::{BatchLease, Engine, SampleOptions};
-use engram_rpc::client::{BatchRequest, PendingResponse, ShardedBatch};
+use engram_rpc::client::{BatchRequest, LeasedBatch, PendingResponse, ShardedBatch};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
@@ -64,15 +64,11 @@ pub(crate) fn sample_remote(
     let (table, n) = (request.table.clone(), request.options.n);
     let tables = Tables::Remote(Arc::clone(remote));
     let ticket = remote.client.sample(request);
-    let sampled = async {
-        let sampled = ticket.await?;
-        Ok((sampled.batch, Some(sampled.lease)))
-    };
     // The server enforces the timeout. The deadline here is for a server that does not reply.
     let deadline = timeout
         .deadline()
         .map(|deadline| deadline + SAMPLE_REPLY_GRACE);
-    let batch = finish(py, (&tables, &table, n), sampled, deadline, None)?;
+    let batch = finish(py, (&tables, &table, n), receive(ticket), deadline, None)?;
     batch.ok_or_else(|| {
         let text = format!(
             "the server at {} did not reply within {} s to a request for {} of table `{table}`",
@@ -91,13 +87,17 @@ pub(crate) fn sample_sharded(
     (table, n): (&str, usize),
     ticket: PendingResponse<ShardedBatch>,
 ) -> PyResult<Batch> {
-    let sampled = async {
-        let sampled = ticket.await?;
-        Ok((sampled.batch, Some(sampled.lease)))
-    };
     // The servers enforce the timeout, and the sample a deadline for their replies.
-    let batch = finish(py, (tables, table, n), sampled, None, None)?;
+    let batch = finish(py, (tables, table, n), receive(ticket), None, None)?;
     batch.ok_or_else(|| errors::invalid(py, "interrupted".into()))
+}
+
+/// Waits for a batch of servers; returns it with its lease.
+async fn receive<L>(
+    ticket: impl Future<Output = Result<LeasedBatch<L>>>,
+) -> Result<(engram_engine::Batch, Option<L>)> {
+    let sampled = ticket.await?;
+    Ok((sampled.batch, Some(sampled.lease)))
 }
 
 /// Waits for a sample of `n` items, builds its batch and then acknowledges it; `None` at the deadline. If the batch cannot

@@ -113,12 +113,12 @@ impl SampleStream {
 
 /// A batch, with the lease on its items.
 #[derive(Debug)]
-pub struct LeasedBatch {
-    /// The batch.
+pub struct LeasedBatch<L = RemoteLease> {
+    /// The batch. If its items are from several shards, those of a shard follow each other.
     pub batch: Batch,
     /// The lease on its items. The caller must acknowledge it, or the items are returned to their table.
-    pub lease: RemoteLease,
-    /// When the batch arrived.
+    pub lease: L,
+    /// When the batch, or its first part, arrived.
     pub received: Instant,
 }
 

@@ -33,20 +33,17 @@ const MAX_UNACKNOWLEDGED: usize = 500;
 /// Where a stream requests its batches.
 pub trait BatchSource: Debug + Send {
     /// A requested batch. Dropping it cancels the request.
-    type Ticket: Future<Output = Result<Self::Leased>> + Send + Unpin;
-    /// A batch that arrived, with its lease.
-    type Leased: Send;
-    /// The lease on a batch.
+    type Ticket: Future<Output = Result<LeasedBatch<Self::ReceivedLease>>> + Send + Unpin;
+    /// The lease on a batch that has arrived.
+    type ReceivedLease: Send;
+    /// The lease on a batch that the reader has.
     type Lease: BatchLease + Send;
 
     /// Requests a batch; `None` after [`Self::close`].
     fn request(&mut self, request: BatchRequest) -> Option<Self::Ticket>;
 
-    /// When the batch, or its first part, arrived.
-    fn received(leased: &Self::Leased) -> Instant;
-
-    /// The batch, and the lease on its items.
-    fn split(&self, leased: Self::Leased) -> (Batch, Self::Lease);
+    /// Returns the lease for the reader of a batch that has arrived.
+    fn lease_for_reader(&self, lease: Self::ReceivedLease) -> Self::Lease;
 
     /// Waits until all acknowledgements that removed items from a durable store are durable.
     fn wait_until_durable(
@@ -162,11 +159,11 @@ impl<S: BatchSource> PrefetchedStream<S> {
     }
 
     /// True if the server has returned the batch's items to their table, or is about to.
-    fn is_stale(&self, leased: &S::Leased) -> bool {
+    fn is_stale(&self, leased: &LeasedBatch<S::ReceivedLease>) -> bool {
         // The last tenth of the timeout is left for the acknowledgement to arrive.
         self.source
             .lease_timeout()
-            .is_some_and(|timeout| S::received(leased).elapsed() >= timeout.mul_f64(0.9))
+            .is_some_and(|timeout| leased.received.elapsed() >= timeout.mul_f64(0.9))
     }
 }
 
@@ -200,7 +197,8 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
                 self.prefetch();
                 continue;
             }
-            let (batch, lease) = self.source.split(leased);
+            let LeasedBatch { batch, lease, .. } = leased;
+            let lease = self.source.lease_for_reader(lease);
             // The items that an incomplete batch lacks are requested again later.
             self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
             self.deliveries.push(batch.infos.len(), lease);
@@ -296,7 +294,7 @@ impl RemoteStream {
 
 impl BatchSource for RemoteSource {
     type Ticket = RemoteSampleTicket;
-    type Leased = LeasedBatch;
+    type ReceivedLease = RemoteLease;
     type Lease = RemoteLease;
 
     fn request(&mut self, request: BatchRequest) -> Option<RemoteSampleTicket> {
@@ -305,12 +303,8 @@ impl BatchSource for RemoteSource {
             .map(|requests| requests.send(request))
     }
 
-    fn received(leased: &LeasedBatch) -> Instant {
-        leased.received
-    }
-
-    fn split(&self, leased: LeasedBatch) -> (Batch, RemoteLease) {
-        (leased.batch, leased.lease)
+    fn lease_for_reader(&self, lease: RemoteLease) -> RemoteLease {
+        lease
     }
 
     fn wait_until_durable(

@@ -30,16 +30,8 @@ const REST_TIMEOUT: Duration = Duration::from_millis(5);
 /// Extra time after the deadline for the replies of servers.
 const REPLY_GRACE: Duration = Duration::from_millis(750);
 
-/// A batch whose items are from several shards, with the lease on them.
-#[derive(Debug)]
-pub struct ShardedBatch {
-    /// The batch. The items of a shard follow each other.
-    pub batch: Batch,
-    /// The lease on its items.
-    pub lease: ShardedLease,
-    /// When its first part arrived.
-    pub received: Instant,
-}
+/// A batch whose items are from several shards.
+pub type ShardedBatch = LeasedBatch<ShardedLease>;
 
 /// The reply of one shard.
 type Reply = (ShardDraws, Result<LeasedBatch>);

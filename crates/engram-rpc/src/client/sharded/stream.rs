@@ -5,12 +5,10 @@ use std::future::{Ready, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engram_core::{Error, Result, TableOptions};
-use engram_engine::{
-    Batch, BatchLease, DeliveryTracker, StreamOptions, WaitOptions, WaitOutcome, wait,
-};
+use engram_engine::{BatchLease, DeliveryTracker, StreamOptions, WaitOptions, WaitOutcome, wait};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -82,7 +80,7 @@ impl ShardedStream {
 
 impl BatchSource for ShardedSource {
     type Ticket = PendingResponse<ShardedBatch>;
-    type Leased = ShardedBatch;
+    type ReceivedLease = ShardedLease;
     type Lease = StreamLease;
 
     fn request(&mut self, request: BatchRequest) -> Option<Self::Ticket> {
@@ -97,13 +95,8 @@ impl BatchSource for ShardedSource {
         Some((self.tables).start_sample(self.requests.clone(), request, turn))
     }
 
-    fn received(leased: &ShardedBatch) -> Instant {
-        leased.received
-    }
-
-    fn split(&self, leased: ShardedBatch) -> (Batch, StreamLease) {
-        let lease = StreamLease(leased.lease, self.undurable.clone());
-        (leased.batch, lease)
+    fn lease_for_reader(&self, lease: ShardedLease) -> StreamLease {
+        StreamLease(lease, self.undurable.clone())
     }
 
     fn wait_until_durable(
