@@ -270,15 +270,7 @@ class Store:
     def stream(
         self,
         table: str,
-        batch_size: int | None,
-        at_least: int | None,
-        prefetch: int,
-        max_batches: int | None,
-        max_items: int | None,
-        open_timeout: float | None,
-        timeout: float | None,
-        pad: bool,
-        hold: bool,
+        config: Mapping[str, object],  # the options of an engram.Dataset, with all keys, and open_timeout
     ) -> Stream: ...
     def scan(
         self,
@@ -315,15 +307,7 @@ class ShardedTables:
         self,
         shard: int,  # whose options of the table are used
         table: str,
-        batch_size: int | None,
-        at_least: int | None,
-        prefetch: int,
-        max_batches: int | None,
-        max_items: int | None,
-        open_timeout: float | None,
-        timeout: float | None,
-        pad: bool,
-        hold: bool,
+        config: Mapping[str, object],  # as of Store.stream
     ) -> Stream: ...
 
 @final

@@ -268,15 +268,17 @@ class Dataset(Generic[T]):
             open_timeout = max(0.0, self._timeout + OPEN_GRACE - round(time.monotonic() - started, 1))
         stream = self._store._native.stream(  # noqa: SLF001, the store's native object
             self._table,
-            self._batch_size,
-            self._at_least,
-            self._prefetch,
-            self._max_batches,
-            self._max_items,
-            open_timeout,
-            _partial_wait(self._timeout, poll_interval),
-            self._pad,
-            self._hold,
+            {
+                "batch_size": self._batch_size,
+                "at_least": self._at_least,
+                "prefetch": self._prefetch,
+                "max_batches": self._max_batches,
+                "max_items": self._max_items,
+                "open_timeout": open_timeout,
+                "timeout": _partial_wait(self._timeout, poll_interval),
+                "pad": self._pad,
+                "hold": self._hold,
+            },
         )
         return stream, drawn
 

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engram_core::Error;
-use engram_engine::{SampleOptions, StreamOptions};
+use engram_engine::SampleOptions;
 use engram_rpc::client::{BatchRequest, ShardedTables};
 use pyo3::prelude::*;
 
@@ -14,7 +14,7 @@ use crate::errors;
 use crate::gil::{Timeout, detached, forks};
 use crate::sample::sample_sharded;
 use crate::store::Store;
-use crate::stream::PyStream;
+use crate::stream::{PyStream, StreamConfig};
 use crate::tables::{RemoteTables, Tables};
 
 /// Connections of one process to all shards.
@@ -139,41 +139,20 @@ impl PyShardedTables {
     }
 
     #[expect(
-        clippy::too_many_arguments,
-        reason = "one per keyword of engram.Dataset"
+        clippy::needless_pass_by_value,
+        reason = "PyO3 passes arguments by value"
     )]
-    #[pyo3(signature = (
-        shard, table, batch_size, at_least, prefetch, max_batches, max_items, open_timeout, timeout, pad, hold
-    ))]
     fn stream(
         &self,
         py: Python<'_>,
         shard: usize,
         table: &str,
-        batch_size: Option<usize>,
-        at_least: Option<usize>,
-        prefetch: usize,
-        max_batches: Option<u64>,
-        max_items: Option<u64>,
-        open_timeout: &Bound<'_, PyAny>,
-        timeout: &Bound<'_, PyAny>,
-        pad: bool,
-        hold: bool,
+        config: StreamConfig<'_>,
     ) -> PyResult<PyStream> {
-        let open_timeout = Timeout::from_python(open_timeout)?;
-        let timeout = Timeout::from_python(timeout)?;
+        let open_timeout = Timeout::from_seconds(config.open_timeout);
+        let timeout = config.timeout()?;
         let connections = self.connections(py)?;
-        let is_single = batch_size.is_none();
-        let batch_size = batch_size.unwrap_or(1);
-        let options = StreamOptions {
-            batch_size,
-            at_least: at_least.unwrap_or(batch_size),
-            prefetch,
-            max_batches,
-            max_items,
-            length_policy: length_policy(pad),
-            hold,
-        };
+        let options = config.options();
         let Some(remote) = connections.shards.get(shard) else {
             let text = format!("no shard has number {shard}");
             return Err(errors::to_py(py, &Error::InvalidArgument(text)));
@@ -186,7 +165,7 @@ impl PyShardedTables {
             tables,
             table,
             timeout,
-            is_single,
+            config.is_single(),
         ))
     }
 }

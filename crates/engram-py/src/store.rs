@@ -14,9 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engram_core::{RateLimits, Result, TableOptions};
-use engram_engine::{
-    BatchStream, Engine, Histogram, HistogramOf, SampleOptions, Stream, StreamOptions, Table,
-};
+use engram_engine::{BatchStream, Engine, Histogram, HistogramOf, SampleOptions, Stream, Table};
 use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls};
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
@@ -36,7 +34,7 @@ use crate::memory;
 use crate::sample::{sample_local, sample_remote};
 use crate::scan::{self, PyScan};
 use crate::snapshot::TableSnapshot;
-use crate::stream::PyStream;
+use crate::stream::{PyStream, StreamConfig};
 use crate::table_info::table_info_dict;
 use crate::tables::{Location, RemoteStore, Tables};
 
@@ -323,42 +321,11 @@ impl Store {
         }
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one per keyword of engram.Dataset"
-    )]
-    #[pyo3(signature = (
-        table, batch_size, at_least, prefetch, max_batches, max_items, open_timeout, timeout, pad, hold
-    ))]
-    fn stream(
-        &self,
-        py: Python<'_>,
-        table: &str,
-        batch_size: Option<usize>,
-        at_least: Option<usize>,
-        prefetch: usize,
-        max_batches: Option<u64>,
-        max_items: Option<u64>,
-        open_timeout: &Bound<'_, PyAny>,
-        timeout: &Bound<'_, PyAny>,
-        pad: bool,
-        hold: bool,
-    ) -> PyResult<PyStream> {
-        let open_timeout = Timeout::from_python(open_timeout)?;
-        let timeout = Timeout::from_python(timeout)?;
+    fn stream(&self, py: Python<'_>, table: &str, config: StreamConfig<'_>) -> PyResult<PyStream> {
+        let open_timeout = Timeout::from_seconds(config.open_timeout);
+        let timeout = config.timeout()?;
         let tables = self.tables(py)?;
-        let length_policy = length_policy(pad);
-        let is_single = batch_size.is_none();
-        let batch_size = batch_size.unwrap_or(1);
-        let options = StreamOptions {
-            batch_size,
-            at_least: at_least.unwrap_or(batch_size),
-            prefetch,
-            max_batches,
-            max_items,
-            length_policy,
-            hold,
-        };
+        let options = config.options();
         let stream: Box<dyn BatchStream> = match &tables {
             Tables::Local(engine) => Box::new(detached(py, || {
                 let table = engine.table(table)?;
@@ -370,6 +337,7 @@ impl Store {
                 Box::new(detached(py, || remote.client.stream(&table, options))?)
             }
         };
+        let is_single = config.is_single();
         Ok(PyStream::new(stream, tables, table, timeout, is_single))
     }
 

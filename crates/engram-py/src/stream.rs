@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use engram_core::Error;
-use engram_engine::{BatchStream, WaitOptions, WaitOutcome};
+use engram_engine::{BatchStream, StreamOptions, WaitOptions, WaitOutcome};
 use pyo3::prelude::*;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, length_policy};
 use crate::blocked_reason::{Blocked, blocked_reason};
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, check_signals};
@@ -16,6 +16,47 @@ use crate::long_wait::LongWait;
 use crate::native_readers;
 use crate::only_thread::{CALL_CHECK_INTERVAL, is_only_thread};
 use crate::tables::Tables;
+
+/// The options of an `engram.Dataset`. Python has checked all but `timeout`.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct StreamConfig<'py> {
+    /// `None` for batches of one item without an axis for items.
+    batch_size: Option<usize>,
+    at_least: Option<usize>,
+    prefetch: usize,
+    max_batches: Option<u64>,
+    max_items: Option<u64>,
+    /// Limit of the wait for the options of a server's table, in seconds; `None` means no limit.
+    pub(crate) open_timeout: Option<f64>,
+    /// Limit of the wait for each batch.
+    timeout: Bound<'py, PyAny>,
+    pad: bool,
+    hold: bool,
+}
+
+impl StreamConfig<'_> {
+    pub(crate) fn options(&self) -> StreamOptions {
+        let batch_size = self.batch_size.unwrap_or(1);
+        StreamOptions {
+            batch_size,
+            at_least: self.at_least.unwrap_or(batch_size),
+            prefetch: self.prefetch,
+            max_batches: self.max_batches,
+            max_items: self.max_items,
+            length_policy: length_policy(self.pad),
+            hold: self.hold,
+        }
+    }
+
+    pub(crate) fn timeout(&self) -> PyResult<Timeout> {
+        Timeout::from_python(&self.timeout)
+    }
+
+    pub(crate) fn is_single(&self) -> bool {
+        self.batch_size.is_none()
+    }
+}
 
 /// The native class of the iterators of `engram.Dataset`.
 #[pyclass(frozen, name = "Stream", module = "engram._engram")]
