@@ -106,7 +106,7 @@ impl InsertBatchCall<'_> {
         let mut keys = Vec::with_capacity(len);
         let sent_before = match &outbox {
             AnyOutbox::Local(..) => 0,
-            AnyOutbox::Remote(_, outbox) => outbox.sent(table),
+            AnyOutbox::Remote(_, outbox) => outbox.progress().sent(table),
         };
         let sent = self.send(
             py,

@@ -103,7 +103,7 @@ pub(crate) fn insert_remote(
     let key = items.first().map_or(0, |item| item.key);
     let partly_accepted = insert_through(py, remote, &mut outbox, options, items, until, describe);
     let table = outbox.table_number(&options[0]);
-    let key = outbox.final_key(table, outbox.sent(table), key);
+    let key = outbox.final_key(table, outbox.progress().sent(table), key);
     if let Ok(None) = partly_accepted {
         remote.recycle_outbox(outbox);
     } else {
@@ -135,7 +135,7 @@ fn insert_through(
     }
     let replied = py.detach(|| outbox.finish(REPLY_GRACE));
     let incomplete = (numbers.iter().zip(options))
-        .filter(|(number, _)| outbox.incomplete_items(**number) > 0)
+        .filter(|(number, _)| outbox.progress().incomplete_items(**number) > 0)
         .map(|(_, table)| format!("`{}`", table.name));
     let incomplete: Vec<_> = incomplete.collect();
     if !replied && !incomplete.is_empty() {
@@ -152,6 +152,6 @@ fn insert_through(
     detached(py, || outbox.check_errors())?;
     let accepted = numbers
         .iter()
-        .map(|number| outbox.incomplete_items(*number) == 0);
+        .map(|number| outbox.progress().incomplete_items(*number) == 0);
     Ok(Some(accepted.collect()))
 }

@@ -147,14 +147,14 @@ impl AnyOutbox {
     fn count_items_left(&self) -> usize {
         match self {
             Self::Local(_, outbox) => outbox.items_left(),
-            Self::Remote(_, outbox) => outbox.items_left(),
+            Self::Remote(_, outbox) => outbox.progress().items_left(),
         }
     }
 
     pub(crate) fn in_flight(&self) -> usize {
         match self {
             Self::Local(_, outbox) => outbox.in_flight(),
-            Self::Remote(_, outbox) => outbox.in_flight(),
+            Self::Remote(_, outbox) => outbox.progress().in_flight(),
         }
     }
 
@@ -187,7 +187,7 @@ impl AnyOutbox {
     pub(crate) fn waiting(&self, py: Python<'_>) -> usize {
         match self {
             Self::Local(_, outbox) => py.detach(|| outbox.items_left()),
-            Self::Remote(_, outbox) => outbox.waiting(),
+            Self::Remote(_, outbox) => outbox.progress().waiting(),
         }
     }
 
@@ -231,8 +231,8 @@ impl AnyOutbox {
                     deadline.map(|deadline| deadline.max(started.min(deadline) + MIN_REPLY_WAIT));
                 loop {
                     let done = wait_for(py, outbox.until(until), deadline)?;
-                    let is_unknown =
-                        matches!(until, Until::WaitingAtMost(_)) && outbox.awaits_first_reply();
+                    let is_unknown = matches!(until, Until::WaitingAtMost(_))
+                        && outbox.progress().awaits_first_reply();
                     if done.is_some() || !is_unknown || started.elapsed() > MIN_FIRST_REPLY_WAIT {
                         break done;
                     }
@@ -285,7 +285,7 @@ impl AnyOutbox {
             Self::Local(_, outbox) => (outbox.withdraw(), true),
             Self::Remote(_, mut outbox) => {
                 let is_final = outbox.finish(REPLY_GRACE);
-                let left = outbox.items_left();
+                let left = outbox.progress().items_left();
                 (left, is_final || left == 0)
             }
         })

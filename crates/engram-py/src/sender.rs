@@ -320,7 +320,7 @@ impl Sender {
         let deadline = Some(Instant::now() + MAX_PROGRESS_WAIT);
         let until = outbox.until(Until::InFlightAtMost(stats.max_in_flight()));
         if wait_for(py, until, deadline)?.is_none() {
-            stats.stalled_at = Some(stats.total.saturating_sub(outbox.in_flight()));
+            stats.stalled_at = Some(stats.total.saturating_sub(outbox.progress().in_flight()));
         }
         Ok(())
     }

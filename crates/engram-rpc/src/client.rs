@@ -48,6 +48,7 @@ use sample_requests::{SampleRequests, SampleStreams};
 pub use changes::MAX_KEYS_PER_REQUEST;
 pub use options::{ClientOptions, ClientTls};
 pub use outbox::RemoteOutbox;
+pub use pending_inserts::InsertProgress;
 pub use pending_response::PendingResponse;
 pub use pending_samples::BatchRequest;
 pub use sample_requests::{LeasedBatch, RemoteLease, RemoteSampleTicket};

@@ -96,10 +96,10 @@ impl RemoteOutbox {
         &self.shard
     }
 
-    /// Number of items sent to a table so far.
+    /// The progress of the items.
     #[must_use]
-    pub fn sent(&self, table: u32) -> u64 {
-        self.progress.sent(table)
+    pub fn progress(&self) -> &InsertProgress {
+        &self.progress
     }
 
     /// Returns the key that an item has, which differs from the given one if the item was moved to another shard.
@@ -135,32 +135,6 @@ impl RemoteOutbox {
     #[must_use]
     pub fn options(&self, number: u32) -> &Arc<TableOptions> {
         &self.tables[number as usize]
-    }
-
-    /// Number of items sent and not known to be in their tables or rejected.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
-        self.progress.in_flight()
-    }
-
-    /// Number of items sent that the rate limiters of their tables did not allow when the server last answered. Before
-    /// the first answer, all items count that a limiter might block.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.progress.waiting()
-    }
-
-    /// True if items count as waiting only because the server has not answered yet on this connection.
-    #[must_use]
-    pub fn awaits_first_reply(&self) -> bool {
-        self.progress.awaits_first_reply()
-    }
-
-    /// Number of items in flight, plus rejected items. A rejected item counts until [`RemoteOutbox::check_errors`]
-    /// has returned its error.
-    #[must_use]
-    pub fn items_left(&self) -> usize {
-        self.progress.items_left()
     }
 
     /// Sends items to their tables, in order. Consecutive items for one table are sent together; none of them is sent
@@ -244,7 +218,7 @@ impl Future for RemoteOutbox {
 
 impl RemoteOutbox {
     /// Ends the stream; the server withdraws the items that are not in their tables. Returns true if the server has
-    /// confirmed this: [`RemoteOutbox::incomplete_items`] is final. Returns false if it did not do so within `timeout`:
+    /// confirmed this: [`InsertProgress::incomplete_items`] is final. Returns false if it did not do so within `timeout`:
     /// it may still insert items in flight. Also returns false if the stream has failed, or was ended before.
     pub fn finish(&mut self, timeout: Duration) -> bool {
         self.commands = None;
@@ -260,13 +234,6 @@ impl RemoteOutbox {
         }
         task.abort();
         false
-    }
-
-    /// Number of items sent to one table that were not rejected, and are not known to be as durable there as the
-    /// server's store promises.
-    #[must_use]
-    pub fn incomplete_items(&self, table: u32) -> u64 {
-        self.progress.incomplete_items(table)
     }
 }
 

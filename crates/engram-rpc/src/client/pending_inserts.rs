@@ -24,7 +24,7 @@ use crate::wire::{InsertRequestBuilder, SentDictionary, decode_error};
 
 /// Progress of the items, shared by the writer and its stream.
 #[derive(Debug, Default)]
-pub(crate) struct InsertProgress {
+pub struct InsertProgress {
     state: Mutex<ProgressState>,
     /// True if the server could not be reached or has rejected the stream; it may have inserted items in flight. The
     /// next command makes the stream connect again.
@@ -107,18 +107,22 @@ impl InsertProgress {
         u64::try_into(items).unwrap_or(usize::MAX)
     }
 
-    /// Number of items sent and not known to be in a table or rejected.
-    pub(crate) fn in_flight(&self) -> usize {
+    /// Number of items sent and not known to be in their tables or rejected.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
         self.sum(TableCounts::in_flight)
     }
 
-    /// Number of items sent and not known to be allowed by the rate limiters of their tables.
-    pub(crate) fn waiting(&self) -> usize {
+    /// Number of items sent that the rate limiters of their tables did not allow when the server last answered. Before
+    /// the first answer, all items count that a limiter might block.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
         self.sum(TableCounts::waiting)
     }
 
     /// True if items count as waiting only because the server has not answered for their table on this connection.
-    pub(crate) fn awaits_first_reply(&self) -> bool {
+    #[must_use]
+    pub fn awaits_first_reply(&self) -> bool {
         let state = self.state.lock();
         state.counts.iter().any(TableCounts::awaits_first_reply)
     }
@@ -128,7 +132,10 @@ impl InsertProgress {
         self.sum(TableCounts::incomplete)
     }
 
-    pub(crate) fn incomplete_items(&self, table: u32) -> u64 {
+    /// Number of items sent to one table that were not rejected, and are not known to be as durable there as the
+    /// server's store promises.
+    #[must_use]
+    pub fn incomplete_items(&self, table: u32) -> u64 {
         self.state.lock().counts[table as usize].incomplete()
     }
 
@@ -141,8 +148,10 @@ impl InsertProgress {
         first.and_then(|table| u32::try_from(table).ok())
     }
 
-    /// Number of items in flight, plus rejected items. A rejected item counts until its error was taken.
-    pub(crate) fn items_left(&self) -> usize {
+    /// Number of items in flight, plus rejected items. A rejected item counts until
+    /// [`RemoteOutbox::check_errors`](super::RemoteOutbox::check_errors) has returned its error.
+    #[must_use]
+    pub fn items_left(&self) -> usize {
         let state = self.state.lock();
         let in_flight: u64 = state.counts.iter().map(TableCounts::in_flight).sum();
         let rejected: u64 = state.errors.iter().map(|(_, items)| items).sum();
@@ -170,8 +179,9 @@ impl InsertProgress {
         change.map(|(_, _, id)| *id)
     }
 
-    /// Number of items sent to a table.
-    pub(crate) fn sent(&self, table: u32) -> u64 {
+    /// Number of items sent to a table so far.
+    #[must_use]
+    pub fn sent(&self, table: u32) -> u64 {
         self.state.lock().counts[table as usize].sent
     }
 

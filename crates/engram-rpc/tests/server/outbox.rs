@@ -71,7 +71,10 @@ async fn a_blocking_table_does_not_retain_items_of_other_tables() {
         send(&mut outbox, numbers[1], batch, 1).await;
     }
     assert_eq!(free.info().stats.limiter.inserts, 70_000);
-    assert_eq!((outbox.in_flight(), full.info().waiting_inserts), (1, 1));
+    assert_eq!(
+        (outbox.progress().in_flight(), full.info().waiting_inserts),
+        (1, 1)
+    );
     wait_until("completed items are dropped", || {
         sent_chunks.iter().all(|chunk| chunk.strong_count() == 0)
     })
@@ -136,19 +139,22 @@ async fn rejected_items_count_as_left_until_the_error_of_their_table_is_returned
         outbox.send(items).unwrap();
     }
     wait_until("each table has an item", || {
-        numbers.map(|number| outbox.incomplete_items(number)) == [2, 2]
+        numbers.map(|number| outbox.progress().incomplete_items(number)) == [2, 2]
     })
     .await;
     for name in ["a", "b"] {
         engine.drop_table(name).unwrap();
     }
-    wait_until("the other items are rejected", || outbox.in_flight() == 0).await;
+    wait_until("the other items are rejected", || {
+        outbox.progress().in_flight() == 0
+    })
+    .await;
     // Each table has one error for its two rejected items.
     for left in [4, 2] {
-        assert_eq!(outbox.items_left(), left);
+        assert_eq!(outbox.progress().items_left(), left);
         assert!(outbox.check_errors().is_err());
     }
-    assert_eq!(outbox.items_left(), 0);
+    assert_eq!(outbox.progress().items_left(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,5 +174,5 @@ async fn the_end_of_a_failed_stream_is_not_final() {
     let sent = timeout(STEP_TIMEOUT, outbox.until(Until::Complete)).await;
     assert!(matches!(sent, Ok(Err(Error::Unavailable(_)))), "{sent:?}");
     assert!(!outbox.finish(STEP_TIMEOUT));
-    assert_eq!(outbox.incomplete_items(number), 2);
+    assert_eq!(outbox.progress().incomplete_items(number), 2);
 }

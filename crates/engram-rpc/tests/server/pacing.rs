@@ -123,25 +123,25 @@ async fn items_that_the_limiter_allows_do_not_wait() {
     // Before the first response, the client does not know how many items the limiter of `t` allows.
     send(&mut outbox, &table, 0, 2);
     send(&mut outbox, &open, 0, 1_000);
-    assert!(outbox.waiting() <= 2);
+    assert!(outbox.progress().waiting() <= 2);
     let complete = timeout(STEP_TIMEOUT, outbox.until(Until::Complete)).await;
     complete.unwrap().unwrap();
-    assert_eq!(outbox.waiting(), 0);
+    assert_eq!(outbox.progress().waiting(), 0);
     // These are allowed, whether or not the server has answered.
     send(&mut outbox, &table, 2, 98);
-    assert_eq!(outbox.waiting(), 0);
+    assert_eq!(outbox.progress().waiting(), 0);
     send(&mut outbox, &table, 100, 10);
-    assert_eq!(outbox.waiting(), 10);
+    assert_eq!(outbox.progress().waiting(), 10);
     wait_until("the limiter is closed", || {
         table.info().waiting_inserts == 1
     })
     .await;
-    assert_eq!(outbox.waiting(), 10);
+    assert_eq!(outbox.progress().waiting(), 10);
     // Each sample allows one insert.
     assert_eq!(sample_values(&table, 4).len(), 4);
     let fewer = timeout(STEP_TIMEOUT, outbox.until(Until::WaitingAtMost(6))).await;
     fewer.unwrap().unwrap();
-    assert_eq!(outbox.waiting(), 6);
+    assert_eq!(outbox.progress().waiting(), 6);
     assert_eq!(sample_values(&table, 6).len(), 6);
     let none = timeout(STEP_TIMEOUT, outbox.until(Until::WaitingAtMost(0))).await;
     none.unwrap().unwrap();
