@@ -123,10 +123,7 @@ pub(crate) fn from_strings<'py>(
         rest = tail;
     }
     // NumPy would convert the list to fixed-length strings, which lose trailing NUL characters.
-    let array = py
-        .import("numpy")?
-        .getattr("empty")?
-        .call1((list.len(), "O"))?;
+    let array = (py.import("numpy")?).call_method1("empty", (list.len(), "O"))?;
     array.set_item(pyo3::types::PySlice::full(py), list)?;
     Ok(array
         .call_method1("reshape", (shape.to_vec(),))?

@@ -4,7 +4,7 @@ use engram_core::{CellSpec, DType, SharedBytes};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyList, PyModule, PyType};
+use pyo3::types::{PyList, PyType};
 
 use crate::dtypes;
 use crate::errors;
@@ -220,7 +220,6 @@ impl StepColumn {
         name: &str,
     ) -> PyResult<Cells<'py>> {
         static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let py = value.py();
         let is_single = matches!(leading, LeadingAxes::None) && self.cell.shape.is_empty();
         if is_single
             && value.get_type().is(&self.scalar)
@@ -252,11 +251,8 @@ impl StepColumn {
             leaf.copy_to(self.cell.dtype, &mut bytes[..len], name)?;
             return Ok(Cells::Number(bytes, len));
         }
-        let convert = CONVERT.get_or_try_init(py, || {
-            let module = PyModule::import(py, "engram.buffers._steps")?;
-            module.getattr("convert").map(Bound::unbind)
-        })?;
-        let array = convert.bind(py).call1((value, &self.dtype, name))?;
+        let convert = CONVERT.import(value.py(), "engram.buffers._steps", "convert")?;
+        let array = convert.call1((value, &self.dtype, name))?;
         let array = array.cast_into::<PyUntypedArray>()?;
         self.check_shape(&array, leading, steps, name)?;
         Ok(Cells::Array(array))

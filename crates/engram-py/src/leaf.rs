@@ -123,12 +123,9 @@ impl<'py> Leaf<'py> {
         // `np.array` copies into aligned memory and, given the dtype, native byte order. It keeps Fortran order, so
         // `ascontiguousarray` follows, which in turn makes an array without axes one-dimensional.
         let numpy = array.py().import("numpy")?;
+        let copy = numpy.call_method1("array", (array, dtypes::to_numpy(array.py(), dtype)?))?;
         let copy = numpy
-            .getattr("array")?
-            .call1((array, dtypes::to_numpy(array.py(), dtype)?))?;
-        let copy = numpy
-            .getattr("ascontiguousarray")?
-            .call1((copy,))?
+            .call_method1("ascontiguousarray", (copy,))?
             .call_method1("reshape", (array.getattr("shape")?,))?;
         Ok(Self::Array {
             array: copy.cast_into()?,
@@ -301,13 +298,8 @@ fn fits(number: DType, column: DType) -> bool {
 /// True for NumPy's masked arrays.
 pub(crate) fn is_masked_array(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     static MASKED_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let py = value.py();
-    let class = MASKED_ARRAY.get_or_try_init(py, || {
-        py.import("numpy.ma")?
-            .getattr("MaskedArray")
-            .map(Bound::unbind)
-    })?;
-    value.is_instance(class.bind(py))
+    let class = MASKED_ARRAY.import(value.py(), "numpy.ma", "MaskedArray")?;
+    value.is_instance(class)
 }
 
 /// Rejects NumPy's masked arrays, because only their data could be stored.
@@ -371,8 +363,7 @@ fn store_number(
             // NumPy converts small floats and complex numbers, which are rare.
             let array = py
                 .import("numpy")?
-                .getattr("asarray")?
-                .call1((value, dtypes::to_numpy(py, dtype)?))
+                .call_method1("asarray", (value, dtypes::to_numpy(py, dtype)?))
                 .map_err(rejected)?;
             bytes_of(array.cast::<PyUntypedArray>()?).copy_to(out);
         }
@@ -383,9 +374,7 @@ fn store_number(
 fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, PyUntypedArray>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = value.py();
-    let asarray = ASARRAY.get_or_try_init(py, || {
-        py.import("numpy")?.getattr("asarray").map(Bound::unbind)
-    })?;
+    let asarray = ASARRAY.import(py, "numpy", "asarray")?;
     let not_an_array = || {
         let text = errors::class_name(value).map(|name| {
             format!(
@@ -395,7 +384,7 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
         });
         errors::signature_about(py, text)
     };
-    let array = asarray.bind(py).call1((value,)).map_err(|error| {
+    let array = asarray.call1((value,)).map_err(|error| {
         let cause = errors::str(error.value(py)).unwrap_or_default();
         let with_cause = || {
             if cause.is_empty() {

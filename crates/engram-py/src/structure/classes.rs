@@ -47,10 +47,8 @@ pub(super) fn named_class(py: Python<'_>, name: &str, fields: &[String]) -> PyRe
     if let Some(class) = known {
         return Ok(class);
     }
-    let class = py
-        .import("collections")?
-        .getattr("namedtuple")?
-        .call1((name, fields.to_vec()))?;
+    let collections = py.import("collections")?;
+    let class = collections.call_method1("namedtuple", (name, fields.to_vec()))?;
     let class = class.cast_into::<PyType>()?;
     remember_class(name, fields, &class);
     Ok(class.unbind())

@@ -39,13 +39,8 @@ pub(super) fn is_mapping(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     if value.cast::<PyDict>().is_ok() {
         return Ok(true);
     }
-    let py = value.py();
-    let class = MAPPING.get_or_try_init(py, || {
-        py.import("collections.abc")?
-            .getattr("Mapping")
-            .map(Bound::unbind)
-    })?;
-    value.is_instance(class.bind(py))
+    let class = MAPPING.import(value.py(), "collections.abc", "Mapping")?;
+    value.is_instance(class)
 }
 
 /// False for an object that cannot be indexed, and therefore is no mapping.
@@ -74,15 +69,11 @@ pub(super) fn registered_children<'py>(
     if tree.cast::<numpy::PyUntypedArray>().is_ok() || tree.is_none() {
         return Ok(None);
     }
-    let flatten = FLATTEN.get_or_try_init(py, || {
-        py.import("optree")?
-            .getattr("tree_flatten_one_level")
-            .map(Bound::unbind)
-    })?;
+    let flatten = FLATTEN.import(py, "optree", "tree_flatten_one_level")?;
     let options = PyDict::new(py);
     options.set_item("none_is_leaf", true)?;
     options.set_item("namespace", NAMESPACE)?;
-    let flat = match flatten.bind(py).call((tree,), Some(&options)) {
+    let flat = match flatten.call((tree,), Some(&options)) {
         Ok(flat) => flat,
         Err(error) if errors::is_ordinary_error(py, &error) => return Ok(None),
         Err(error) => return Err(error),
