@@ -40,19 +40,12 @@ pub(crate) struct LimiterConfig {
 
 impl From<LimiterConfig> for RateLimits {
     fn from(config: LimiterConfig) -> Self {
-        let LimiterConfig {
-            kind,
-            samples_per_insert,
-            min_size,
-            min_diff,
-            max_diff,
-        } = config;
         Self {
-            kind,
-            samples_per_insert,
-            min_size,
-            min_diff,
-            max_diff,
+            kind: config.kind,
+            samples_per_insert: config.samples_per_insert,
+            min_size: config.min_size,
+            min_diff: config.min_diff,
+            max_diff: config.max_diff,
         }
     }
 }

@@ -92,11 +92,7 @@ impl PendingSample {
     }
 
     fn build_request(&self, id: u64) -> pb::BatchRequest {
-        let BatchRequest {
-            table,
-            options,
-            length_policy,
-        } = self.request.clone();
+        let options = self.request.options;
         let number = |items: usize| u32::try_from(items).unwrap_or(u32::MAX);
         // The first request has the timeout as given, because error texts contain it. Requests on later connections
         // have the time that remains.
@@ -107,10 +103,10 @@ impl PendingSample {
         };
         pb::BatchRequest {
             id,
-            table,
+            table: self.request.table.clone(),
             n: number(options.n),
             timeout_s,
-            pad: length_policy == LengthPolicy::Pad,
+            pad: self.request.length_policy == LengthPolicy::Pad,
             lease: options.lease,
             at_least: number(options.at_least),
         }
