@@ -56,4 +56,4 @@ pub use table_context::unsent_items_note;
 pub use table_info::TableInfo;
 pub use table_user::{TableUser, TableUserInfo, TableUserKind};
 pub use ticket::{InsertTicket, JournalSpace, SampleTicket, UntilDurable};
-pub use wait::{WaitOptions, WaitOutcome, wait};
+pub use wait::{WaitOptions, WaitOutcome, wait, wait_by};

@@ -70,3 +70,16 @@ pub fn wait<F: Future + Unpin>(
         thread::park_timeout(left.min(POLL_INTERVAL));
     }
 }
+
+/// Parks this thread until the future is ready. Returns `None` if the deadline passes first; a deadline of `None` means
+/// no limit.
+pub fn wait_by<F: Future + Unpin>(future: &mut F, deadline: Option<Instant>) -> Option<F::Output> {
+    let mut options = WaitOptions {
+        deadline,
+        interrupted: &mut || false,
+    };
+    match wait(future, &mut options) {
+        WaitOutcome::Ready(output) => Some(output),
+        WaitOutcome::TimedOut | WaitOutcome::Interrupted => None,
+    }
+}

@@ -29,7 +29,7 @@ use std::time::Duration;
 use engram_core::pool::Pool;
 use engram_core::writer::ShardId;
 use engram_core::{Error, RateLimits, Result, TableOptions};
-use engram_engine::{Checkpoint, StreamOptions, TableInfo, WaitOptions, WaitOutcome, wait};
+use engram_engine::{Checkpoint, StreamOptions, TableInfo, wait_by};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::Instant;
@@ -160,11 +160,8 @@ impl Client {
         } else {
             ACKS_TIMEOUT
         };
-        let mut options = WaitOptions {
-            deadline: std::time::Instant::now().checked_add(timeout),
-            interrupted: &mut || false,
-        };
-        let _ = wait(&mut self.until_acks_flushed(), &mut options);
+        let deadline = std::time::Instant::now().checked_add(timeout);
+        let _ = wait_by(&mut self.until_acks_flushed(), deadline);
     }
 
     /// True if each acknowledgement is known to be handled by the server, or lost with its connection. False if that is
@@ -370,17 +367,13 @@ impl Client {
         table: &str,
         reason: impl FnOnce(TableInfo) -> Option<String>,
     ) -> Option<String> {
-        let mut options = WaitOptions {
-            deadline: Some(std::time::Instant::now() + BLOCKED_REASON_TIMEOUT),
-            interrupted: &mut || false,
-        };
-        match wait(&mut self.infos(), &mut options) {
-            WaitOutcome::Ready(Ok(infos)) => infos
+        let deadline = std::time::Instant::now() + BLOCKED_REASON_TIMEOUT;
+        match wait_by(&mut self.infos(), Some(deadline))? {
+            Ok(infos) => infos
                 .into_iter()
                 .find(|info| info.options.name == table)
                 .and_then(reason),
-            WaitOutcome::Ready(Err(error)) => Some(error.to_string()),
-            _ => None,
+            Err(error) => Some(error.to_string()),
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use engram_core::writer::ShardId;
 use engram_core::{NewItem, Result, TableOptions};
-use engram_engine::{Until, WaitOptions, WaitOutcome, send_by_table, wait};
+use engram_engine::{Until, send_by_table, wait_by};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -225,11 +225,7 @@ impl RemoteOutbox {
         let Some(mut task) = self.task.take() else {
             return false;
         };
-        let mut options = WaitOptions {
-            deadline: Some(Instant::now() + timeout),
-            interrupted: &mut || false,
-        };
-        if let WaitOutcome::Ready(complete) = wait(&mut task, &mut options) {
+        if let Some(complete) = wait_by(&mut task, Some(Instant::now() + timeout)) {
             return complete.unwrap_or(false) && !self.progress.has_failed();
         }
         task.abort();

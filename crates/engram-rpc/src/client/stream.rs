@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use engram_core::{Error, Result, TableOptions};
 use engram_engine::{
     Batch, BatchLease, BatchStream, DeliveryTracker, SampleOptions, StreamOptions, WaitOptions,
-    WaitOutcome, wait,
+    WaitOutcome, wait, wait_by,
 };
 
 use tokio::task::JoinHandle;
@@ -239,13 +239,7 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
         self.source.close();
         let began = options.deadline.map_or_else(Instant::now, |_| called);
         let deadline = Some(began + self.close_timeout.min(at_most));
-        self.tasks.retain_mut(|task| {
-            let mut options = WaitOptions {
-                deadline,
-                interrupted: &mut || false,
-            };
-            !matches!(wait(task, &mut options), WaitOutcome::Ready(_))
-        });
+        (self.tasks).retain_mut(|task| wait_by(task, deadline).is_none());
         durable
     }
 }

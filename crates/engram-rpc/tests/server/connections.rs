@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engram_core::Error;
-use engram_engine::{WaitOptions, WaitOutcome, wait};
+use engram_engine::wait_by;
 use engram_rpc::client::{Client, ClientOptions};
 use engram_rpc::pb::engram_client::EngramClient;
 use engram_rpc::{PROTOCOL_VERSION, Server, ServerOptions, ServerTls, pb};
@@ -111,12 +111,8 @@ fn clients_use_the_local_socket_unless_there_is_a_proxy() {
             reconnect_timeout: STEP_TIMEOUT,
         };
         let client = Client::new(options).unwrap();
-        let options = &mut WaitOptions {
-            deadline: Some(Instant::now() + STEP_TIMEOUT),
-            interrupted: &mut || false,
-        };
-        let tables = wait(&mut client.tables(), options);
-        assert!(matches!(tables, WaitOutcome::Ready(Ok(_))), "{tables:?}");
+        let tables = wait_by(&mut client.tables(), Some(Instant::now() + STEP_TIMEOUT));
+        assert!(matches!(tables, Some(Ok(_))), "{tables:?}");
         client
     };
     let direct = client(server.address().port());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engram_core::gather::{ColumnData, LengthPolicy, gather};
 use engram_core::{RateLimits, TableOptions};
-use engram_engine::{Engine, Table, WaitOptions, WaitOutcome, wait};
+use engram_engine::{Engine, Table, wait_by};
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
 use engram_rpc::pb::items::Trajectories;
@@ -120,11 +120,7 @@ impl InsertStream {
 /// Samples `n` items of a table; returns their values.
 pub(crate) fn sample_values(table: &Arc<Table>, n: usize) -> Vec<u32> {
     let mut ticket = table.sample(n, false).unwrap();
-    let mut options = WaitOptions {
-        deadline: None,
-        interrupted: &mut || false,
-    };
-    let WaitOutcome::Ready(Ok(sample)) = wait(&mut ticket, &mut options) else {
+    let Some(Ok(sample)) = wait_by(&mut ticket, None) else {
         panic!("no sample");
     };
     let pool = Arc::default();

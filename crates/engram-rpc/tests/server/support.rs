@@ -8,7 +8,7 @@ use engram_core::{
     CellSpec, Compression, Compressor, DType, Layout, NewItem, RateLimits, Schema, TableOptions,
     Trajectory,
 };
-use engram_engine::{Engine, Table, WaitOptions, WaitOutcome, wait};
+use engram_engine::{Engine, Table, wait_by};
 use engram_rpc::pb::engram_client::EngramClient;
 use engram_rpc::{Server, ServerOptions, pb};
 use engram_testkit::table_options;
@@ -121,11 +121,7 @@ pub(crate) fn item_of_row(key: u64, chunk: &Arc<engram_core::Chunk>, row: u32) -
 /// Inserts [`items`] into a table.
 pub(crate) fn fill(table: &Arc<Table>, first: u32, n: u32, width: usize) {
     let mut ticket = table.insert(items(first, n, width)).unwrap();
-    let mut options = WaitOptions {
-        deadline: None,
-        interrupted: &mut || false,
-    };
-    let WaitOutcome::Ready(Ok(())) = wait(&mut ticket, &mut options) else {
+    let Some(Ok(())) = wait_by(&mut ticket, None) else {
         panic!("the items were not inserted");
     };
 }
