@@ -21,6 +21,15 @@ pub async fn run_blocking<T: Send + 'static, E: Send + 'static>(
     })
 }
 
+/// Runs `work` on this thread. If it takes long, the runtime first moves the thread's other tasks to another thread.
+pub fn run_in_place<T>(takes_long: bool, work: impl FnOnce() -> T) -> T {
+    if takes_long {
+        tokio::task::block_in_place(work)
+    } else {
+        work()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;

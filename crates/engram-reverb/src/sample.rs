@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_codec::{CallBudget, ReplyMessage, ReplyStream, Reservation};
+use engram_codec::{CallBudget, ReplyMessage, ReplyStream, Reservation, run_in_place};
 use engram_core::gather::{LengthPolicy, estimate};
 use engram_core::{Draw, Error, Result as CoreResult};
 use engram_engine::{BatchLease as _, Lease, Sample, SampleOptions, Table, UntilDurable};
@@ -246,11 +246,9 @@ impl SampleStream<'_> {
         bytes: usize,
     ) -> CoreResult<SampleEntry> {
         let (chunk_keys, pool) = (&mut self.chunk_keys, &self.service.pool);
-        if bytes >= LARGE_SAMPLE {
-            tokio::task::block_in_place(|| encode_sample(draw, table, waited, chunk_keys, pool))
-        } else {
+        run_in_place(bytes >= LARGE_SAMPLE, || {
             encode_sample(draw, table, waited, chunk_keys, pool)
-        }
+        })
     }
 
     /// Draws at least one sample; also returns whether it had to wait. Sends the samples encoded so far before it

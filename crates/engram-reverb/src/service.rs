@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_codec::{CallBudget, ReplyStream, run_blocking};
+use engram_codec::{CallBudget, ReplyStream, run_blocking, run_in_place};
 use engram_core::pool::Pool;
 use engram_engine::Engine;
 use futures_util::stream::{self, BoxStream};
@@ -117,11 +117,8 @@ impl ReverbService for Reverb {
     ) -> Result<Response<pb::MutatePrioritiesResponse>, Status> {
         let request = request.into_inner();
         let engine = &self.state.engine;
-        if request.updates.len() + request.delete_keys.len() > MANY_KEYS {
-            tokio::task::block_in_place(|| mutate(engine, &request))?;
-        } else {
-            mutate(engine, &request)?;
-        }
+        let has_many_keys = request.updates.len() + request.delete_keys.len() > MANY_KEYS;
+        run_in_place(has_many_keys, || mutate(engine, &request))?;
         self.until_durable().await?;
         Ok(Response::new(pb::MutatePrioritiesResponse {}))
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engram_codec::run_in_place;
 use engram_core::{Error, Result};
 use engram_engine::Engine;
 use futures_util::FutureExt as _;
@@ -86,11 +87,8 @@ pub(super) fn serve(
 /// Applies a change; a large one outside of the runtime's shared threads. Returns how many of the keys were in the
 /// table.
 fn run_change(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
-    if request.keys_le.len() > LARGE_REQUEST_KEYS * size_of::<u64>() {
-        tokio::task::block_in_place(|| apply_change(engine, request))
-    } else {
-        apply_change(engine, request)
-    }
+    let is_large = request.keys_le.len() > LARGE_REQUEST_KEYS * size_of::<u64>();
+    run_in_place(is_large, || apply_change(engine, request))
 }
 
 fn encode_reply(id: u64, outcome: Result<usize>) -> pb::ChangeResponse {

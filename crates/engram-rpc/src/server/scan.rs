@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use engram_codec::{
     CallBudget, ConnectionBudget, ReplyMessage, ReplyStream, Reservation, run_blocking,
+    run_in_place,
 };
 use engram_core::gather::{Estimate, LengthPolicy, estimate};
 use engram_core::table::ScanOrder;
@@ -315,11 +316,8 @@ impl ScanStream {
         let header_bytes = HEADER_BYTES_PER_ITEM * items.len();
         let bytes = estimate.bytes.saturating_add(header_bytes);
         let reservation = self.reserve(bytes).await?;
-        let batch = if estimate.bytes >= LARGE_BATCH_BYTES {
-            tokio::task::block_in_place(|| open.gather(items, &estimate, &self.state))
-        } else {
-            open.gather(items, &estimate, &self.state)
-        };
+        let is_large = estimate.bytes >= LARGE_BATCH_BYTES;
+        let batch = run_in_place(is_large, || open.gather(items, &estimate, &self.state));
         match batch {
             Ok(batch) => self.send_messages(batch, reservation).await,
             Err(error) => self.send(Outcome::Error(encode_error(&error))).await,
@@ -356,11 +354,8 @@ impl ScanStream {
 
 impl OpenScan {
     fn next_items(&mut self) -> Result<Vec<Draw>> {
-        if self.batch_size > LARGE_BATCH_ITEMS {
-            tokio::task::block_in_place(|| self.scan.next_items(self.batch_size))
-        } else {
-            self.scan.next_items(self.batch_size)
-        }
+        let is_large = self.batch_size > LARGE_BATCH_ITEMS;
+        run_in_place(is_large, || self.scan.next_items(self.batch_size))
     }
 
     fn gather(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_codec::{ConnectionBudget, PendingReservation, ReplyMessage, Reservation};
+use engram_codec::{ConnectionBudget, PendingReservation, ReplyMessage, Reservation, run_in_place};
 use engram_core::gather::{Estimate, estimate};
 use engram_core::{Error, Result};
 use engram_engine::{Lease, Sample};
@@ -55,11 +55,8 @@ impl ReservingReply {
         let ServedRequest { id, outcome, .. } = self.served;
         let estimate = &self.estimate;
         let batch = outcome.and_then(|sample| {
-            if estimate.bytes >= LARGE_BATCH_BYTES {
-                tokio::task::block_in_place(|| gather_batch(sample, estimate, state))
-            } else {
-                gather_batch(sample, estimate, state)
-            }
+            let is_large = estimate.bytes >= LARGE_BATCH_BYTES;
+            run_in_place(is_large, || gather_batch(sample, estimate, state))
         });
         let (messages, lease) = match batch {
             Ok((batch, lease)) => (Messages::Batch(Box::new(batch)), lease),
