@@ -7,7 +7,6 @@ mod connect_errors;
 mod connection;
 mod failover;
 mod management_calls;
-mod observe;
 mod options;
 mod outbox;
 mod peers;
@@ -29,14 +28,18 @@ use std::time::Duration;
 use engram_core::pool::Pool;
 use engram_core::writer::ShardId;
 use engram_core::{Error, RateLimits, Result, TableOptions};
-use engram_engine::{Checkpoint, StreamOptions, TableInfo, wait_by};
+use engram_engine::{Checkpoint, Histogram, HistogramOf, StreamOptions, TableInfo, wait_by};
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::Mutex;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
-use crate::wire::{decode_error, decode_info, decode_options, encode_limits, encode_options};
+use crate::wire::{
+    decode_error, decode_histogram, decode_info, decode_options, encode_histogram_query,
+    encode_limits, encode_options,
+};
 use crate::{MAX_BATCH_BYTES, pb, random_u64};
 use changes::ChangeSender;
 use connect::Connector;
@@ -234,15 +237,24 @@ impl Client {
     /// # Errors
     /// [`Error::InvalidArgument`] for invalid options, [`Error::Closed`] if the client is closed.
     pub fn stream(&self, table: &TableOptions, options: StreamOptions) -> Result<RemoteStream> {
+        let opened = self.open_requests(table)?;
+        RemoteStream::open(opened, &self.connector, table, options)
+    }
+
+    /// Opens the requests of a stream of batches of a table: see [`SampleRequests::open`].
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if the client is closed.
+    fn open_requests(&self, table: &TableOptions) -> Result<(SampleRequests, JoinHandle<bool>)> {
         if self.connector.is_closed() {
             return Err(closed_error());
         }
-        let (requests, task) =
+        let opened =
             SampleRequests::open(self.runtime(), &self.connector, &self.pool, &self.unsent);
         if table.max_times_sampled > 0 {
-            self.streams.add(&requests);
+            self.streams.add(&opened.0);
         }
-        RemoteStream::open((requests, task), &self.connector, table, options)
+        Ok(opened)
     }
 
     /// Begins a scan, on a connection of its own.
@@ -251,7 +263,7 @@ impl Client {
         let (connector, pool) = (Arc::clone(&self.connector), Arc::clone(&self.pool));
         let streams = Arc::clone(&self.streams);
         let changes = self.changes.until_handled(&request.table);
-        self.spawn(async move {
+        PendingResponse::spawn(self.runtime(), async move {
             let begin = async {
                 // The scan must see the effect of every change that was sent and of every batch that was acknowledged
                 // before it.
@@ -377,6 +389,16 @@ impl Client {
         }
     }
 
+    /// Counts the items of a table by a value, in at most `bins` bins.
+    #[must_use]
+    pub fn histogram(&self, table: &str, of: HistogramOf, bins: u32) -> PendingResponse<Histogram> {
+        let query = encode_histogram_query(table, of, bins);
+        self.manage(Call::Histogram(query), |outcome| match outcome {
+            Outcome::Histogram(histogram) => Some(decode_histogram(histogram)),
+            _ => None,
+        })
+    }
+
     /// Returns whether the rate limiter allows `n` samples now. Items that have reached `max_times_sampled` and are
     /// still leased do not count towards its `min_size`.
     #[must_use]
@@ -426,7 +448,7 @@ impl Client {
         decode: fn(Outcome) -> Option<Result<T>>,
     ) -> PendingResponse<T> {
         let caller = self.caller();
-        self.spawn(async move {
+        PendingResponse::spawn(self.runtime(), async move {
             let outcome = caller.call(call).await?;
             decode(outcome).unwrap_or_else(|| Err(wrong_outcome()))
         })
@@ -440,7 +462,7 @@ impl Client {
         decode: fn(Outcome) -> Option<Result<Page<T>>>,
     ) -> PendingResponse<Vec<T>> {
         let caller = self.caller();
-        self.spawn(async move {
+        PendingResponse::spawn(self.runtime(), async move {
             let mut all = Vec::new();
             let mut after = None;
             loop {
@@ -463,17 +485,6 @@ impl Client {
             streams: Arc::clone(&self.streams),
             started: Instant::now(),
         }
-    }
-
-    fn spawn<T: Send + 'static>(
-        &self,
-        call: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> PendingResponse<T> {
-        let (sender, receiver) = oneshot::channel();
-        self.runtime.spawn(async move {
-            let _ = sender.send(call.await);
-        });
-        PendingResponse::new(receiver)
     }
 }
 

@@ -124,8 +124,7 @@ impl ChangeSender {
         if responses.len() == 1 {
             return responses.swap_remove(0);
         }
-        let (sender, receiver) = oneshot::channel();
-        self.runtime.spawn(async move {
+        PendingResponse::spawn(&self.runtime, async move {
             let mut outcome = Ok(0);
             // Wait for all responses, also after an error: when the call ends, none of its requests is in flight.
             for response in responses {
@@ -134,10 +133,8 @@ impl ChangeSender {
                     (Err(error), _) | (_, Err(error)) => Err(error),
                 };
             }
-            // The caller may have stopped waiting.
-            let _ = sender.send(outcome);
-        });
-        PendingResponse::new(receiver)
+            outcome
+        })
     }
 
     /// Sends one request, after earlier ones and after the server has handled all acknowledgements: the change must

@@ -8,14 +8,12 @@ use engram_core::Error;
 use parking_lot::Mutex;
 use tonic::Status;
 
+use super::changes::MAX_KEYS_PER_REQUEST;
 use super::connection::Connection;
 use crate::pb;
 use crate::pb::change_request::Change;
 use crate::pb::change_response::Outcome;
 use crate::wire::{decode_error, encode_numbers};
-
-/// Maximum number of keys of one request.
-const MAX_KEYS: usize = 8192;
 
 /// Whether a server can be reached, and which items it must delete.
 #[derive(Debug, Default)]
@@ -76,7 +74,10 @@ impl Failover {
 /// Deletes items by table. Tables that do not exist any more are skipped; fails if anything else prevents a deletion.
 async fn delete(connection: &Connection, items: &BTreeMap<String, Vec<u64>>) -> Result<(), Status> {
     let requests: Vec<_> = (items.iter())
-        .flat_map(|(table, keys)| keys.chunks(MAX_KEYS).map(move |keys| (table, keys)))
+        .flat_map(|(table, keys)| {
+            keys.chunks(MAX_KEYS_PER_REQUEST)
+                .map(move |keys| (table, keys))
+        })
         .zip(0..)
         .map(|((table, keys), id)| pb::ChangeRequest {
             id,

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use engram_core::Result;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::reconnecting_stream::closed_error;
@@ -17,6 +18,20 @@ pub struct PendingResponse<T> {
 impl<T> PendingResponse<T> {
     pub(crate) fn new(receiver: oneshot::Receiver<Result<T>>) -> Self {
         Self { receiver }
+    }
+}
+
+impl<T: Send + 'static> PendingResponse<T> {
+    /// Starts a task that computes the response. It runs to its end, even if nothing waits for the response.
+    pub(crate) fn spawn(
+        runtime: &Handle,
+        response: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Self {
+        let (sender, receiver) = oneshot::channel();
+        runtime.spawn(async move {
+            let _ = sender.send(response.await);
+        });
+        Self::new(receiver)
     }
 }
 

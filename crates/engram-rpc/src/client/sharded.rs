@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::sample_requests::SampleRequests;
-use super::{BatchRequest, Client, PendingResponse, closed_error};
+use super::{BatchRequest, Client, PendingResponse};
 use crate::random_u64;
 
 pub use lease::ShardedLease;
@@ -97,27 +97,12 @@ impl ShardedTables {
         table: &engram_core::TableOptions,
         options: StreamOptions,
     ) -> Result<ShardedStream> {
-        if self
+        let opened = self
             .clients
             .iter()
-            .any(|client| client.connector().is_closed())
-        {
-            return Err(closed_error());
-        }
-        let opened = self.clients.iter().map(|client| {
-            let opened = SampleRequests::open(
-                client.runtime(),
-                client.connector(),
-                &client.pool,
-                &client.unsent,
-            );
-            if table.max_times_sampled > 0 {
-                client.streams.add(&opened.0);
-            }
-            opened
-        });
-        let (requests, tasks) = opened.unzip();
-        ShardedStream::open(Arc::clone(self), (requests, tasks), table, options)
+            .map(|client| client.open_requests(table));
+        let opened = opened.collect::<Result<_>>()?;
+        ShardedStream::open(Arc::clone(self), opened, table, options)
     }
 
     fn start_sample(
