@@ -4,7 +4,7 @@ mod append_steps;
 
 use std::sync::Arc;
 
-use engram_core::text::count;
+use engram_core::text::{count, describe_column};
 use engram_core::writer::{BatchedRecorder, ColumnInput, ItemRecorder, Pattern};
 use engram_core::{CellSpec, Schema, Shape, TableOptions};
 use numpy::PyReadonlyArray1;
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::exclusive;
-use crate::leaf::{Leaf, bytes_of, describe_column, prevent_resize};
+use crate::leaf::{Leaf, bytes_of, prevent_resize};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
 use crate::step_flattener::structure_differs;

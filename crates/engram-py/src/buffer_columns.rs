@@ -4,12 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use engram_core::pool::{Pool, PooledBytes};
-use engram_core::text::count;
+use engram_core::text::{count, describe_column};
 use engram_core::{CellSpec, Error};
 use pyo3::prelude::*;
 
 use crate::buffer_output::OutputArrays;
-use crate::leaf::describe_column;
 use crate::structure::Structure;
 use crate::{arrays, errors};
 

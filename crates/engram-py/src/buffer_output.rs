@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "writes to NumPy arrays without the GIL")]
 
 use engram_core::CellSpec;
+use engram_core::text::describe_column;
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -10,7 +11,7 @@ use pyo3::types::PyWeakrefReference;
 
 use crate::buffer_steps::is_same_dtype;
 use crate::errors;
-use crate::leaf::{bytes_of, describe_column, prevent_resize};
+use crate::leaf::{bytes_of, prevent_resize};
 use crate::structure::{Leaves, Structure};
 
 /// Arrays of the shapes and dtypes of a batch. [`OutputArrays::bytes`] checks that they do not overlap.

@@ -1,5 +1,6 @@
 //! Reads the steps that are added to a replay buffer: their leaves as bytes in the dtypes of the buffer's columns.
 
+use engram_core::text::describe_column;
 use engram_core::{CellSpec, DType, SharedBytes};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -9,7 +10,7 @@ use pyo3::types::{PyList, PyType};
 use crate::dtypes;
 use crate::errors;
 use crate::fast_path::scalar_bytes;
-use crate::leaf::{Leaf, bytes_of, check_not_masked, describe_column};
+use crate::leaf::{Leaf, bytes_of, check_not_masked, is_plain, resized_error};
 use crate::step_flattener::structure_differs;
 use crate::structure::{Leaves, Structure, with_array_hint};
 
@@ -198,12 +199,7 @@ impl StepColumns {
         for ((bytes, column), name) in bytes.iter().zip(&self.columns).zip(&self.structure.names) {
             let expected = column.cell.bytes() * steps;
             if bytes.len() != expected {
-                let text = format!(
-                    "{} had {expected} bytes and has {} now: another thread resized it",
-                    describe_column(name),
-                    bytes.len()
-                );
-                return Err(errors::signature(py, text));
+                return Err(resized_error(py, name, expected, bytes.len()));
             }
         }
         Ok(())
@@ -234,11 +230,7 @@ impl StepColumn {
             let descr = array.dtype();
             let same_dtype =
                 descr.is(&self.dtype) || dtypes::from_numpy(&descr) == Some(self.cell.dtype);
-            if same_dtype
-                && array.is_c_contiguous()
-                && array.is_aligned()
-                && descr.is_native_byteorder() != Some(false)
-            {
+            if same_dtype && is_plain(array, &descr) {
                 self.check_shape(array, leading, steps, name)?;
                 return Ok(Cells::Array(array.clone()));
             }

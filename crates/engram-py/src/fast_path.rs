@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::dtypes;
-use crate::leaf::{MIN_DETACHED_BYTES, bytes_of};
+use crate::leaf::{MIN_DETACHED_BYTES, bytes_of, is_plain};
 
 /// Writes steps of one schema.
 #[derive(Debug)]
@@ -74,9 +74,7 @@ impl FastPath {
             let descr = array.dtype();
             let fits = array.shape() == cell.shape.as_slice()
                 && dtypes::from_numpy(&descr) == Some(cell.dtype)
-                && array.is_c_contiguous()
-                && array.is_aligned()
-                && descr.is_native_byteorder() != Some(false);
+                && is_plain(array, &descr);
             if !fits || cell.bytes() >= MIN_DETACHED_BYTES {
                 return false;
             }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use engram_core::text::count;
+use engram_core::text::{count, describe_column};
 use engram_core::{
     CellSpec, ChunkBuilder, Compression, Compressor, Error, NewItem, Origin, Result, Schema, Shape,
     Signature, TableOptions, Trajectory,
@@ -15,7 +15,7 @@ use crate::blocked_reason::{Blocked, blocked_reason};
 use crate::errors;
 use crate::gil::{Timeout, detached};
 use crate::insert_item::{insert_local, insert_remote};
-use crate::leaf::{Leaf, describe_column, prevent_resize};
+use crate::leaf::{Leaf, prevent_resize};
 use crate::structure::{Structure, with_array_hint};
 use crate::tables::{TOTAL_REPLY_GRACE, Tables};
 

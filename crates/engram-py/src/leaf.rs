@@ -1,7 +1,8 @@
 //! Leaves of a step: their dtype, shape and bytes.
 
+use engram_core::text::describe_column;
 use engram_core::{CellSpec, DType, Shape, SharedBytes};
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString, PyWeakrefReference};
@@ -31,15 +32,6 @@ pub(crate) enum Leaf<'py> {
         shape: Shape,
         encoded: Vec<u8>,
     },
-}
-
-/// Names a column in error texts. Data that is one array has one column, whose name is empty.
-pub(crate) fn describe_column(name: &str) -> String {
-    if name.is_empty() {
-        "the data".into()
-    } else {
-        format!("column `{name}`")
-    }
 }
 
 impl<'py> Leaf<'py> {
@@ -111,10 +103,7 @@ impl<'py> Leaf<'py> {
         if dtype.is_string() {
             return encode_strings(array, dtype, path);
         }
-        if array.is_c_contiguous()
-            && array.is_aligned()
-            && descr.is_native_byteorder() != Some(false)
-        {
+        if is_plain(array, &descr) {
             return Ok(Self::Array {
                 array: array.clone(),
                 dtype,
@@ -205,13 +194,7 @@ impl<'py> Leaf<'py> {
                     .transpose()?;
                 let bytes = bytes_of(array);
                 if bytes.len() != out.len() {
-                    let text = format!(
-                        "{} had {} bytes and has {} now: another thread resized it",
-                        describe_column(path),
-                        out.len(),
-                        bytes.len()
-                    );
-                    return Err(errors::signature(array.py(), text));
+                    return Err(resized_error(array.py(), path, out.len(), bytes.len()));
                 }
                 match resize_guard {
                     Some(_) => array.py().detach(|| bytes.copy_to(out)),
@@ -226,6 +209,22 @@ impl<'py> Leaf<'py> {
             }
         }
     }
+}
+
+/// True if an array is aligned, in C order and in native byte order. `descr` is its dtype.
+#[inline]
+pub(crate) fn is_plain(array: &Bound<'_, PyUntypedArray>, descr: &Bound<'_, PyArrayDescr>) -> bool {
+    array.is_c_contiguous() && array.is_aligned() && descr.is_native_byteorder() != Some(false)
+}
+
+/// The error of a column whose array had `had` bytes when it was read, and now has `has`.
+#[cold]
+pub(crate) fn resized_error(py: Python<'_>, path: &str, had: usize, has: usize) -> PyErr {
+    let text = format!(
+        "{} had {had} bytes and has {has} now: another thread resized it",
+        describe_column(path)
+    );
+    errors::signature(py, text)
 }
 
 /// The bytes of a C-ordered array. They must be read before any Python code runs, because that may move them. A caller

@@ -1,12 +1,13 @@
 //! Leaves whose first axes count items, environments or steps.
 
+use engram_core::text::describe_column;
 use engram_core::writer::ColumnInput;
 use engram_core::{CellSpec, Shape, SharedBytes};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::leaf::{Leaf, bytes_of, describe_column, prevent_resize};
+use crate::leaf::{Leaf, bytes_of, prevent_resize, resized_error};
 
 /// One of the first axes of all leaves.
 #[derive(Clone, Copy, Debug)]
@@ -153,12 +154,7 @@ impl<'py> StackedLeaf<'py> {
         if bytes.len() == expected {
             return Ok(ColumnInput::Cells(bytes));
         }
-        let text = format!(
-            "{} had {expected} bytes and has {} now: another thread resized it",
-            describe_column(&self.name),
-            bytes.len()
-        );
-        Err(errors::signature(array.py(), text))
+        Err(resized_error(array.py(), &self.name, expected, bytes.len()))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use engram_core::text::describe_column;
 use engram_core::writer::Recorder;
 use engram_core::{CellSpec, Layout};
 use pyo3::prelude::*;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::errors;
 use crate::fast_path::FastPath;
-use crate::leaf::{Leaf, describe_column};
+use crate::leaf::Leaf;
 use crate::stacked_leaves::{Axis, StackedLeaves};
 use crate::structure::{Structure, merge, prune};
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use engram_core::pool::Pool;
 use engram_core::ring::{ItemStart, StepBufferOptions};
+use engram_core::text::describe_column;
 use engram_core::{CellSpec, Schema, Shape, Signature};
 use engram_engine::{self as engine, SaveContents, SaveTarget};
 use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyReadwriteArray1};
@@ -47,7 +48,7 @@ impl ReplayBuffer {
         let cells = columns.iter().map(|column| {
             let shape: Option<Shape> = column.shape.iter().copied().collect();
             let shape = shape.ok_or_else(|| {
-                let column = crate::leaf::describe_column(&column.name);
+                let column = describe_column(&column.name);
                 let text = format!(
                     "the shape of {column} in `signature` must have fixed sizes; it has None"
                 );
