@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use engram_core::Error;
@@ -21,23 +20,9 @@ const MAX_LEASE_TIMEOUT: Duration = Duration::from_secs(u64::MAX / 4);
 #[pyclass(frozen, name = "Server", module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PyServer {
+    /// Closed once `close` has returned. First, because fields are dropped in order.
+    open: native_readers::Open,
     server: ForkGuard<Server>,
-    /// False once `close` has returned.
-    is_running: AtomicBool,
-}
-
-impl PyServer {
-    fn count_as_closed(&self) {
-        if self.is_running.swap(false, Ordering::Relaxed) {
-            native_readers::closed();
-        }
-    }
-}
-
-impl Drop for PyServer {
-    fn drop(&mut self) {
-        self.count_as_closed();
-    }
 }
 
 /// Certificate, key, and the authority that signs clients' certificates, all as PEM.
@@ -91,10 +76,9 @@ impl PyServer {
             ..ServerOptions::default()
         };
         let server = detached(py, || Server::start(Arc::clone(&engine), options))?;
-        native_readers::opened();
         Ok(Self {
+            open: native_readers::Open::new(),
             server: ForkGuard::new("server", server),
-            is_running: AtomicBool::new(true),
         })
     }
 
@@ -118,7 +102,7 @@ impl PyServer {
             server.close();
             Ok(())
         })?;
-        self.count_as_closed();
+        self.open.close();
         Ok(())
     }
 }

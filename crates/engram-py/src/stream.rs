@@ -62,6 +62,8 @@ impl StreamConfig<'_> {
 #[pyclass(frozen, name = "Stream", module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PyStream {
+    /// First, because fields are dropped in order.
+    open: native_readers::Open,
     /// A waiting reader holds the lock, without the GIL.
     stream: ForkGuard<Mutex<Box<dyn BatchStream>>>,
     /// For the message of a long wait: the tables, and the name of the one that is sampled.
@@ -75,14 +77,6 @@ pub(crate) struct PyStream {
     timeout: Timeout,
     /// True if batches have one item and no axis for items.
     single: bool,
-    /// True while `native_readers` counts this stream.
-    is_counted: AtomicBool,
-}
-
-impl Drop for PyStream {
-    fn drop(&mut self) {
-        self.count_as_closed();
-    }
 }
 
 impl PyStream {
@@ -93,8 +87,8 @@ impl PyStream {
         timeout: Timeout,
         single: bool,
     ) -> Self {
-        native_readers::opened();
         Self {
+            open: native_readers::Open::new(),
             stream: ForkGuard::new("dataset", Mutex::new(stream)),
             tables: ForkGuard::new("dataset", tables),
             table: table.into(),
@@ -102,13 +96,6 @@ impl PyStream {
             delivered: AtomicU64::new(0),
             timeout,
             single,
-            is_counted: AtomicBool::new(true),
-        }
-    }
-
-    fn count_as_closed(&self) {
-        if self.is_counted.swap(false, Ordering::Relaxed) {
-            native_readers::closed();
         }
     }
 
@@ -264,7 +251,7 @@ impl PyStream {
             };
             Self::lock(stream).close(at_most, &mut options)
         });
-        self.count_as_closed();
+        self.open.close();
         match durable {
             WaitOutcome::Ready(Ok(())) => Ok(true),
             WaitOutcome::Ready(Err(error)) => Err(errors::to_py(py, &error)),
