@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engram_core::text::{count, describe_column};
 use engram_core::writer::{BatchedRecorder, ColumnInput, ItemRecorder, Pattern};
-use engram_core::{CellSpec, Schema, Shape, TableOptions};
+use engram_core::{CellSpec, Schema, Shape};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
@@ -15,7 +15,7 @@ use crate::errors;
 use crate::gil::exclusive;
 use crate::leaf::{Leaf, bytes_of, prevent_resize};
 use crate::patterns::{PatternConfig, check_signature};
-use crate::sender::Sender;
+use crate::sender::{PatternTables, Sender};
 use crate::step_flattener::structure_differs;
 use crate::store::Store;
 use crate::structure::{Structure, with_array_hint};
@@ -37,8 +37,8 @@ struct BatchedState {
     compile: Py<PyAny>,
     /// Compiled patterns, to check against signatures again if the shape of a column changes.
     patterns: Vec<Pattern>,
-    /// Numbers and options of the patterns' tables, to check priorities against.
-    tables: Vec<(u32, Arc<TableOptions>)>,
+    /// The patterns' tables, to check priorities against.
+    tables: PatternTables,
 }
 
 /// Dtype and shape of one environment's part of a leaf, whose first axis must have size `envs`.
@@ -64,16 +64,6 @@ pub(crate) fn env_cell(
             Err(errors::signature(py, text))
         }
     }
-}
-
-/// Checks a priority for the table with this number.
-fn check_priority(
-    tables: &[(u32, Arc<TableOptions>)],
-    table: u32,
-    priority: f64,
-) -> engram_core::Result<()> {
-    let options = tables.iter().find(|(number, _)| *number == table);
-    options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
 }
 
 /// Warns of a column with a flag that no item has, once per column.
@@ -132,15 +122,7 @@ impl BatchedState {
             check_signature(py, pattern, &self.sender, &schema)?;
         }
         self.patterns.clone_from(&patterns);
-        self.tables = patterns
-            .iter()
-            .map(|pattern| {
-                (
-                    pattern.table(),
-                    Arc::clone(self.sender.options(pattern.table())),
-                )
-            })
-            .collect();
+        self.tables = PatternTables::new(&self.sender, patterns.iter());
         let base = self.sender.unique_number();
         let recorder =
             BatchedRecorder::new(self.options.clone(), base, self.num_envs, schema, patterns);
@@ -241,7 +223,7 @@ impl BatchedState {
             })
             .collect();
         let tables = &self.tables;
-        let accepts = |table, priority| check_priority(tables, table, priority);
+        let accepts = |table, priority| tables.check_priority(table, priority);
         let appended = py.detach(|| recorder.append_batch(&columns, ends, accepts));
         let sent = self.sender.send(py, recorder);
         appended.map_err(to_py)?;
@@ -268,7 +250,7 @@ impl BatchedWriter {
             sender,
             compile,
             patterns: Vec::new(),
-            tables: Vec::new(),
+            tables: PatternTables::default(),
         };
         Ok(Writer::with_state(state).add_subclass(Self))
     }

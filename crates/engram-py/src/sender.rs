@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use engram_core::pool::Pool;
 use engram_core::text::count;
-use engram_core::writer::{ItemRecorder, ShardId};
-use engram_core::{Error, NewItem, TableOptions};
+use engram_core::writer::{ItemRecorder, Pattern, ShardId};
+use engram_core::{Error, NewItem, Result, TableOptions};
 use engram_engine::Until;
 use pyo3::prelude::*;
 
@@ -91,6 +91,24 @@ impl SendStats {
         }
         let items = MAX_BYTES_IN_FLIGHT.saturating_mul(self.items) / self.bytes.max(1);
         usize::try_from(items).unwrap_or(usize::MAX).max(1)
+    }
+}
+
+/// The tables of a writer's patterns: their numbers and options.
+#[derive(Debug, Default)]
+pub(crate) struct PatternTables(Vec<(u32, Arc<TableOptions>)>);
+
+impl PatternTables {
+    pub(crate) fn new<'a>(sender: &Sender, patterns: impl Iterator<Item = &'a Pattern>) -> Self {
+        let tables = patterns.map(Pattern::table);
+        let tables = tables.map(|number| (number, Arc::clone(sender.options(number))));
+        Self(tables.collect())
+    }
+
+    /// Checks a priority for the table with this number.
+    pub(crate) fn check_priority(&self, table: u32, priority: f64) -> Result<()> {
+        let options = self.0.iter().find(|(number, _)| *number == table);
+        options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
     }
 }
 
@@ -236,11 +254,11 @@ impl Sender {
         if must_wait { next + 1 } else { total }
     }
 
-    /// True if no item waits for a table, and those of these tables, given with their numbers, will not.
-    pub(crate) fn never_waits(&self, py: Python<'_>, tables: &[(u32, Arc<TableOptions>)]) -> bool {
+    /// True if no item waits for a table, and those of these tables will not.
+    pub(crate) fn never_waits(&self, py: Python<'_>, tables: &PatternTables) -> bool {
         self.outbox.in_flight() == 0
             && py.detach(|| {
-                let mut tables = tables.iter();
+                let mut tables = tables.0.iter();
                 tables.all(|(number, _)| self.outbox.is_unlimited(*number))
             })
     }

@@ -3,7 +3,7 @@
 use engram_core::writer::{AppendedSteps, ColumnInput};
 use pyo3::prelude::*;
 
-use super::{BatchedState, check_priority, warn_of_lost_flags};
+use super::{BatchedState, warn_of_lost_flags};
 use crate::errors;
 use crate::stacked_leaves::{Axis, StackedLeaves, with_stored_steps};
 use crate::structure::with_array_hint;
@@ -78,7 +78,7 @@ impl BatchedState {
             self.sender.send(py, recorder)?;
             let steps = *appended..self.sender.run_end(py, *appended, total);
             let tables = &self.tables;
-            let accepts = |table, priority| check_priority(tables, table, priority);
+            let accepts = |table, priority| tables.check_priority(table, priority);
             let chunks = if self.sender.never_waits(py, tables) {
                 recorder.chunks_per_send()
             } else {

@@ -1,13 +1,11 @@
 //! Appends many steps at once.
 
-use std::sync::Arc;
-
-use engram_core::TableOptions;
 use engram_core::writer::{AppendedSteps, ColumnInput};
 use pyo3::prelude::*;
 
 use super::PatternState;
 use crate::errors;
+use crate::sender::PatternTables;
 use crate::stacked_leaves::{StackedLeaves, with_stored_steps};
 use crate::step_flattener::StepEffects;
 
@@ -60,11 +58,9 @@ impl PatternState {
         appended: &mut usize,
     ) -> PyResult<()> {
         let to_py = |error| errors::to_py(py, &error);
-        let tables = self.pattern_tables();
-        let check_priority = |table: u32, priority: f64| {
-            let options = tables.iter().find(|(number, _)| *number == table);
-            options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
-        };
+        let patterns = (0..self.num_patterns).filter_map(|number| self.patterns.get(number));
+        let tables = PatternTables::new(&self.sender, patterns);
+        let check_priority = |table, priority| tables.check_priority(table, priority);
         // The first error about items. It is raised at the end: the other steps are appended nevertheless.
         let mut outcome = Ok(());
         while *appended < total {
@@ -94,15 +90,5 @@ impl PatternState {
             self.sender.send(py, &mut self.recorder)?;
         }
         outcome
-    }
-
-    /// The numbers and options of the patterns' tables.
-    fn pattern_tables(&self) -> Vec<(u32, Arc<TableOptions>)> {
-        let patterns = (0..self.num_patterns).filter_map(|number| self.patterns.get(number));
-        let tables = patterns.map(|pattern| {
-            let options = Arc::clone(self.sender.options(pattern.table()));
-            (pattern.table(), options)
-        });
-        tables.collect()
     }
 }
