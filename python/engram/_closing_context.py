@@ -1,4 +1,4 @@
-"""The context manager that writers and adders share."""
+"""Context managers that close their object: one for writers and adders; one for stores, servers, scans and buffers."""
 
 import abc
 from contextlib import suppress
@@ -7,7 +7,22 @@ from typing import Self
 
 from engram.errors import EngramError, ForkedError
 
-__all__ = ["ClosingContext"]
+__all__ = ["ClosedAtBlockEnd", "ClosingContext"]
+
+
+class ClosedAtBlockEnd:
+    """An object that is closed at the end of its `with` block, also if the block fails."""
+
+    def close(self) -> None:
+        """Closes the object. Can be called more than once."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ForkedError):  # a forked child cannot close it; its parent does
+            self.close()
 
 
 class ClosingContext(abc.ABC):

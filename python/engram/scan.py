@@ -1,17 +1,16 @@
 """Scans: read the items of a table once, without sampling them."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
+from engram._closing_context import ClosedAtBlockEnd
 from engram._item_arrays import key_array
 from engram.batch import Batch, Sample
-from engram.errors import ForkedError, InvalidArgumentError
+from engram.errors import InvalidArgumentError
 
 __all__ = ["Order", "Scan"]
 
@@ -27,7 +26,7 @@ MAX_KEYS = 4_194_304
 T_co = TypeVar("T_co", Batch, Sample, covariant=True)
 
 
-class Scan(Generic[T_co]):
+class Scan(ClosedAtBlockEnd, Generic[T_co]):
     """An iterator over the items of a table, as they were when the scan began: the result of `TableStore.scan`.
 
         for batch in store.scan("replay"):
@@ -98,15 +97,6 @@ class Scan(Generic[T_co]):
         batch, and the memory is released afterwards.
         """
         self._native.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(ForkedError):  # in a forked child, the parent closes the scan
-            self.close()
 
     def __repr__(self) -> str:
         return f"Scan({self._table!r}, {self.num_items} items)"

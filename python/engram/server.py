@@ -3,14 +3,13 @@
 import ipaddress
 import socket
 from collections.abc import Iterable
-from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 from engram import _checks, _engram
-from engram.errors import ForkedError, InvalidArgumentError
+from engram._closing_context import ClosedAtBlockEnd
+from engram.errors import InvalidArgumentError
 from engram.store import Store
 from engram.table import Table
 
@@ -21,7 +20,7 @@ MAX_SHARD_ID = 1023
 """The largest shard id: keys have 10 bits for it."""
 
 
-class Server:
+class Server(ClosedAtBlockEnd):
     """Serves a store's tables over the network until the server is closed.
 
         with engram.Server([engram.Table("replay")]) as server:
@@ -133,15 +132,6 @@ class Server:
         self._native.close()
         if self._owns_store:
             self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(ForkedError):  # in a forked child, the parent closes the server
-            self.close()
 
     def __repr__(self) -> str:
         return f"Server({self.address})"

@@ -1,17 +1,16 @@
 """`TableStore`: the methods that a store and a client share."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
+from engram._closing_context import ClosedAtBlockEnd
 from engram._item_arrays import batch_priorities, key_array, priority_array
 from engram.batch import Batch, Sample
-from engram.errors import ForkedError, InvalidArgumentError
+from engram.errors import InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
 from engram.patterns import Pattern
 from engram.peek import Histogram, HistogramOf, Peek, PeekOrder, histogram, peek
@@ -24,7 +23,7 @@ from engram.writer_options import WriterOptions
 __all__ = ["TableStore"]
 
 
-class TableStore:
+class TableStore(ClosedAtBlockEnd):
     """Tables that can be written and sampled: the methods shared by `Store` and `Client`.
 
     All methods are thread-safe. Ctrl-C interrupts calls that wait. If a durable store cannot write a change, because
@@ -484,12 +483,3 @@ class TableStore:
         waits for changes made with `wait=False`, and raises the first error among them.
         """
         self._native.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(ForkedError):  # a forked child cannot close the store; its parent does
-            self.close()

@@ -2,15 +2,14 @@
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy.typing as npt
 
 from engram import _checks, _engram
+from engram._closing_context import ClosedAtBlockEnd
 from engram._item_arrays import key_array, priority_array
 from engram._store_options import checked_seed
 from engram._text import counted
@@ -22,7 +21,7 @@ from engram.buffers.items import CompiledSampler, Episodes, Items, Steps, episod
 from engram.buffers.recent_mix import RecentMix
 from engram.buffers.storage import DeviceStorage, MappedFile
 from engram.buffers.transforms import Transform, checked_transforms
-from engram.errors import ClosedError, ForkedError, InvalidArgumentError, UnsatisfiableError
+from engram.errors import ClosedError, InvalidArgumentError, UnsatisfiableError
 from engram.selectors import Prioritized, Uniform
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _MAX_CAPACITY = 2**40
 """Maximum of `capacity`. More steps would not fit into memory: the number is probably a mistake."""
 
 
-class ReplayBuffer:
+class ReplayBuffer(ClosedAtBlockEnd):
     """The newest steps of one or more environments, in a ring for each, from which batches are sampled.
 
         buffer = ReplayBuffer(100_000, items=Transitions(n_step=3, discount=0.99), sampler=Prioritized(0.6), seed=0)
@@ -445,15 +444,6 @@ class ReplayBuffer:
         self._is_closed = True
         if self._native is not None:
             self._native.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(ForkedError):  # in a forked child, the parent closes the buffer
-            self.close()
 
     @property
     def num_items(self) -> int:

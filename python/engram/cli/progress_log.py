@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from engram.agents.dqn import Progress
 
@@ -54,9 +53,7 @@ class ProgressLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pending is not None and self._pending.seconds > self._last[0]:
             self._write(self._pending)
         self._file.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 from rich.live import Live
 from rich.panel import Panel
@@ -14,8 +14,6 @@ from rich.table import Table
 from engram.cli.output import text
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rich.console import Console
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -41,31 +39,6 @@ class Snapshot(NamedTuple):
     budget: int
 
 
-class Reporter(Protocol):
-    """Shows the progress of one run, as a context manager around it."""
-
-    period: float
-    """Seconds between two reports."""
-
-    def __call__(self, snapshot: Snapshot) -> None:
-        """Shows the snapshot."""
-
-    def __enter__(self) -> Self:
-        """Opens the display."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Closes the display."""
-
-
-def make_reporter(console: Console, *, headless: bool) -> Reporter:
-    """Returns a live panel if `console` is a terminal and `headless` is False, else plain lines."""
-    if console.is_terminal and not headless:
-        return LiveReporter(console)
-    return LineReporter(console)
-
-
 class LineReporter:
     """Prints one plain line per report, which is made every second."""
 
@@ -84,9 +57,7 @@ class LineReporter:
         """Does nothing."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Does nothing."""
 
 
@@ -118,11 +89,20 @@ class LiveReporter:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Removes the live display."""
         self._live.stop()
+
+
+Reporter: TypeAlias = LineReporter | LiveReporter
+"""Shows the progress of one run, as a context manager around it. `period` is the number of seconds between reports."""
+
+
+def make_reporter(console: Console, *, headless: bool) -> Reporter:
+    """Returns a live panel if `console` is a terminal and `headless` is False, else plain lines."""
+    if console.is_terminal and not headless:
+        return LiveReporter(console)
+    return LineReporter(console)
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -1,7 +1,6 @@
 """The handle of a running cluster of shards."""
 
 import time
-from types import TracebackType
 from typing import Any, Self
 
 import engram
@@ -155,9 +154,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __reduce__(self) -> tuple[Any, ...]:
