@@ -1,13 +1,13 @@
 """Checks of the arguments that create and open stores."""
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from engram import _checks
 from engram.errors import InvalidArgumentError
 from engram.table import Table
 
-__all__ = ["checked_progress", "checked_recovery_options", "checked_seed", "checked_tables"]
+__all__ = ["checked_recovery_options", "checked_seed", "checked_tables"]
 
 
 def checked_tables(tables: Iterable[Table]) -> list[Table]:
@@ -25,11 +25,6 @@ def checked_recovery_options(
     """Returns the options that `Store.open` and `Store.restore` share, in the order of the arguments."""
     _checks.boolean("`repair`", repair)
     return _checks.table_renames("`rename`", rename), _checks.table_names("`drop`", drop), repair
-
-
-def checked_progress(progress: Callable[[int, int], object] | None) -> Callable[[int, int], object] | None:
-    _checks.function("`progress`", progress)
-    return progress
 
 
 def checked_seed(seed: int | None) -> int:

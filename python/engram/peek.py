@@ -117,7 +117,21 @@ def peek(  # noqa: PLR0917, the arguments of `TableStore.peek`
     scan = native.peek(table, n, order, wanted, max_bytes)
     try:
         num_compared, table_size, found = scan.peeked
-        items = [_peeked_item(scan, *values) for values in found]
+        items = []
+        for key, priority, times_sampled, age, size, chunk, episode, has_data in found:
+            data, error = _next_data(scan) if has_data else (None, None)
+            item = PeekedItem(
+                key=key,
+                priority=priority,
+                times_sampled=times_sampled,
+                age=age,
+                bytes=size,
+                chunk=chunk,
+                episode=episode,
+                data=data,
+                error=error,
+            )
+            items.append(item)
     finally:
         scan.close()
     return Peek(items=items, num_compared=num_compared, table_size=table_size)
@@ -138,38 +152,15 @@ def checked_peek(
     return n, wanted, max_bytes
 
 
-def _peeked_item(  # noqa: PLR0917, the values of an item, as the engine returns them
-    scan: _engram.Scan,
-    key: int,
-    priority: float,
-    times_sampled: int,
-    age: int,
-    size: int,
-    chunk: int,
-    episode: int | None,
-    has_data: bool,  # noqa: FBT001
-) -> PeekedItem:
-    data, error = None, None
-    if has_data:
-        try:
-            native = scan.next()
-        except (ClosedError, DeadlineExceededError, UnavailableError):
-            raise
-        except EngramError as unreadable:
-            error = str(unreadable)
-        else:
-            data = None if native is None else Batch(native).data
-    return PeekedItem(
-        key=key,
-        priority=priority,
-        times_sampled=times_sampled,
-        age=age,
-        bytes=size,
-        chunk=chunk,
-        episode=episode,
-        data=data,
-        error=error,
-    )
+def _next_data(scan: _engram.Scan) -> tuple[Any, str | None]:
+    """Returns the data of the scan's next item, or None and why it cannot be read."""
+    try:
+        native = scan.next()
+    except (ClosedError, DeadlineExceededError, UnavailableError):
+        raise
+    except EngramError as unreadable:
+        return None, str(unreadable)
+    return None if native is None else Batch(native).data, None
 
 
 def histogram(native: _engram.Store, table: str, of: HistogramOf, bins: int) -> Histogram:

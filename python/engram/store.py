@@ -6,7 +6,7 @@ from typing import Literal, NoReturn, Self
 
 from engram import _checks, _engram
 from engram._checkpoint_thread import CheckpointThread
-from engram._store_options import checked_progress, checked_recovery_options, checked_seed, checked_tables
+from engram._store_options import checked_recovery_options, checked_seed, checked_tables
 from engram._text import number_text
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError
 from engram.table import Table
@@ -108,13 +108,14 @@ class Store(TableStore):
         if checkpoint_bytes is not None:
             checkpoint_bytes = _checks.integer("`checkpoint_bytes`", checkpoint_bytes, low=1, high=_checks.MAX_U64)
         keep = _checks.integer("`keep`", keep, low=1, high=1_000)
+        _checks.function("`progress`", progress)
         native, notes = _engram.Store.open(
             directory,
             checked_tables(tables),
             checked_seed(seed),
             (durability, sync_interval, keep),
             checked_recovery_options(rename, drop, repair=repair),
-            checked_progress(progress),
+            progress,
         )
         store = cls.__new__(cls)
         store._initialize(native, notes)  # noqa: SLF001, its own
@@ -168,7 +169,8 @@ class Store(TableStore):
             ClosedError: This store is closed.
         """
         options = checked_recovery_options(rename, drop, repair=repair)
-        names, notes = self._native.restore(_checks.path("`path`", path), options, checked_progress(progress))
+        _checks.function("`progress`", progress)
+        names, notes = self._native.restore(_checks.path("`path`", path), options, progress)
         self.notes += tuple(notes)
         return tuple(names)
 

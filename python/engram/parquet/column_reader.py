@@ -9,28 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from engram.errors import SignatureError
-from engram.parquet.item_schema import FileColumn
+from engram.parquet.item_schema import PLAIN_TYPES, FileColumn
 
 __all__ = ["Cells", "ColumnReader"]
 
-_DTYPES = {
-    pa.bool_(): "bool",
-    pa.int8(): "int8",
-    pa.int16(): "int16",
-    pa.int32(): "int32",
-    pa.int64(): "int64",
-    pa.uint8(): "uint8",
-    pa.uint16(): "uint16",
-    pa.uint32(): "uint32",
-    pa.uint64(): "uint64",
-    pa.float16(): "float16",
-    pa.float32(): "float32",
-    pa.float64(): "float64",
-    pa.string(): "text",
-    pa.large_string(): "text",
-    pa.binary(): "bytes",
-    pa.large_binary(): "bytes",
-}
+_DTYPES = {value_type: dtype for dtype, value_type in PLAIN_TYPES.items()} | {pa.string(): "text", pa.binary(): "bytes"}
 """Dtypes by Arrow's type."""
 
 _TENSOR = "arrow.fixed_shape_tensor"

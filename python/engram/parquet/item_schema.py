@@ -13,7 +13,7 @@ from engram._text import columns_text, nest_text
 from engram.batch import Batch
 from engram.errors import StorageError
 
-__all__ = ["INFO", "KEY", "PRIORITY", "TIMES_SAMPLED", "FileColumn", "ItemSchema", "list_of"]
+__all__ = ["INFO", "KEY", "PLAIN_TYPES", "PRIORITY", "TIMES_SAMPLED", "FileColumn", "ItemSchema", "list_of"]
 
 KEY, PRIORITY, TIMES_SAMPLED = "_key", "_priority", "_times_sampled"
 
@@ -29,7 +29,7 @@ _FORMAT = 1
 _WHOLE_ITEM = "data"
 """Name in a file of the column of items that are a single array; in a table, it has no name."""
 
-_TYPES = {
+PLAIN_TYPES = {
     "bool": pa.bool_(),
     "int8": pa.int8(),
     "int16": pa.int16(),
@@ -44,7 +44,11 @@ _TYPES = {
     "float64": pa.float64(),
     "text": pa.large_string(),
     "bytes": pa.large_binary(),
-    # Arrow lacks these dtypes: a complex number is two floats, the others are stored as their bits.
+}
+"""Arrow's types of values, by dtype, of the dtypes that Arrow has."""
+
+# Arrow lacks these dtypes: a complex number is two floats, the others are stored as their bits.
+_TYPES = PLAIN_TYPES | {
     "complex64": pa.float32(),
     "complex128": pa.float64(),
     "bfloat16": pa.uint16(),

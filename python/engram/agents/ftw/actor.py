@@ -38,20 +38,6 @@ class ActorState(NamedTuple):
     key: Array
 
 
-class Acted(NamedTuple):
-    """What `act` chose, and what the learner needs to know about it.
-
-    Attributes:
-        actions: i32 `[N]`, or `[N, G]` if decomposed.
-        logits: f32 `[N, L]`.
-        core_before: `[N, ...]`, the core's state before the step, packed: at the start of an episode, the initial one.
-    """
-
-    actions: Array
-    logits: Array
-    core_before: tuple[Array, ...]
-
-
 @partial(jax.jit, static_argnames="static")
 def act(
     params: Any,  # noqa: ANN401, a pytree
@@ -61,7 +47,7 @@ def act(
     hypers: Hypers,
     *,
     static: AgentNetworks,
-) -> tuple[Acted, ActorState]:
+) -> tuple[Action, ActorState]:
     """Samples an action for each environment.
 
     Args:
@@ -80,7 +66,7 @@ def act(
     else:
         oar, before = forget(oar), policy.initial_state(len(is_first))
     actions, logits, core = policy.select_action(oar, before, key, hypers)
-    return Acted(actions, logits, pack_state(before)), ActorState(core, next_key)
+    return Action(actions, logits, pack_state(before)), ActorState(core, next_key)
 
 
 def example_row(spec: EnvironmentSpec, policy: FtwNetwork) -> MaskedStep:
@@ -129,10 +115,10 @@ class Actors:
         """
         before = self._timestep
         is_first = np.asarray(before.step_type) == StepType.FIRST
-        acted, self._state = act(params, self._state, before.observation, is_first, hypers, static=self._static)
-        after = self._timestep = self._environment.step(np.asarray(acted.actions))
+        action, self._state = act(params, self._state, before.observation, is_first, hypers, static=self._static)
+        after = self._timestep = self._environment.step(np.asarray(action.actions))
         if self._recorder is not None:
-            self._recorder.record(before, Action(*jax.tree.map(np.asarray, acted)), after)
+            self._recorder.record(before, jax.tree.map(np.asarray, action), after)
         ended = np.asarray(before.step_type) == StepType.LAST
         self.frames += int((~ended).sum())
         self._returns[ended] = 0

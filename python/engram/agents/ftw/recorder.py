@@ -17,12 +17,12 @@ with importing_extra("agents", "engram.agents"):
 
 
 class Action(NamedTuple):
-    """What is recorded with the actions of N environments.
+    """The actions of N environments, and what the learner needs to know about them.
 
     Attributes:
         actions: i32 `[N]`, or `[N, G]` if decomposed.
         logits: f32 `[N, L]`.
-        core_before: The core's state before the step, packed, `[N, ...]`.
+        core_before: `[N, ...]`, the core's state before the step, packed: at the start of an episode, the initial one.
     """
 
     actions: Any
