@@ -1,4 +1,4 @@
-"""Files and directories that exist only once they are complete."""
+"""Output to disk: files and directories that exist only once they are complete, and `fsync`."""
 
 import os
 import secrets
@@ -6,12 +6,13 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 
 from engram._text import printable
 from engram.errors import EngramError, StorageError
 
-__all__ = ["complete_output"]
+__all__ = ["complete_output", "fsync"]
 
 
 @contextmanager
@@ -54,3 +55,12 @@ def complete_output(target: Path, *, is_directory: bool, folder: Path | None = N
         if isinstance(error, EngramError):
             raise
         raise StorageError(f"cannot write {printable(str(target))}: {error.strerror or error}") from error
+
+
+def fsync(path: str | PathLike[str]) -> None:
+    """Waits until the content of a file, or the names in a directory, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,6 +1,7 @@
 """The handle of a running cluster of shards."""
 
 import time
+from collections.abc import Callable
 from typing import Any, Self
 
 import engram
@@ -79,7 +80,7 @@ class Cluster:
             UnavailableError: Not all shards have started within `reconnect_timeout`.
         """
         reconnect_timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
-        view = self._wait_until_addresses(reconnect_timeout)
+        view = self._wait_for(lambda view: view.addresses is not None, reconnect_timeout, "has not started")
         client = engram.ShardedClient(view.addresses or [], token=self._spec.token, reconnect_timeout=reconnect_timeout)
         follow(client, self._registry, self.name, view)
         return client
@@ -103,11 +104,7 @@ class Cluster:
             UnavailableError: A shard does not serve; the text names it and the reason.
         """
         timeout = _checks.positive("`timeout`", timeout)
-        deadline = time.monotonic() + timeout
-        while (view := self._view()).problem:
-            if time.monotonic() > deadline:
-                raise UnavailableError(f"cluster `{self.name}` is not ready after {timeout:g} s: {view.problem}")
-            time.sleep(POLL_INTERVAL)
+        self._wait_for(lambda view: not view.problem, timeout, "is not ready")
 
     def scale(self, shards: int) -> None:
         """Changes the number of shards, while clients use the cluster: their calls wait, and continue afterwards.
@@ -143,12 +140,12 @@ class Cluster:
             UnavailableError: A shard does not respond.
         """
         try:
-            shards = _call(self.name, self._registry.shards.remote())
+            manifest = _call(self.name, self._registry.manifest.remote())
         except UnavailableError as error:
             if isinstance(error.__cause__, ray.exceptions.ActorDiedError):
                 return
             raise
-        stop_shards(self._spec, shard_names(self._spec, shards), close=True)
+        stop_shards(self._spec, shard_names(self._spec, manifest), close=True)
         end_actor(self._spec, registry_name(self.name), self._registry)
 
     def __enter__(self) -> Self:
@@ -167,11 +164,12 @@ class Cluster:
         view: ClusterView = _call(self.name, self._registry.wait.remote(-1, 0.0))
         return view
 
-    def _wait_until_addresses(self, timeout: float) -> ClusterView:
+    def _wait_for(self, condition: Callable[[ClusterView], bool], timeout: float, failure: str) -> ClusterView:
+        """Returns the first view that meets the condition; the error states `failure`."""
         deadline = time.monotonic() + timeout
-        while (view := self._view()).addresses is None:
+        while not condition(view := self._view()):
             if time.monotonic() > deadline:
-                raise UnavailableError(f"cluster `{self.name}` has not started after {timeout:g} s: {view.problem}")
+                raise UnavailableError(f"cluster `{self.name}` {failure} after {timeout:g} s: {view.problem}")
             time.sleep(POLL_INTERVAL)
         return view
 

@@ -41,14 +41,11 @@ class _Follower:
         self._last_addresses = {shard.shard_id: shard.address for shard in view.shards}
         self._problem, self._problem_since = "", 0.0
         self._stopped = threading.Event()
+        self._waiting = threading.Event()  # set when the registry has replied to the call in progress
 
     def stop(self) -> None:
         self._stopped.set()
-        self._wake()
-
-    def _wake(self) -> None:
-        if waiting := getattr(self, "_waiting", None):
-            waiting.set()
+        self._waiting.set()
 
     def run(self, client: "weakref.ref[engram.ShardedClient]") -> None:
         try:

@@ -11,7 +11,7 @@ from engram import _checks
 from engram.distributed._ray import ray
 from engram.distributed.cluster import Cluster
 from engram.distributed.manifest import Manifest, read_manifest, write_manifest
-from engram.distributed.registry import ShardList, create_registry, shard_names
+from engram.distributed.registry import create_registry, shard_names
 from engram.distributed.scaling import remove_old_generations, reshard
 from engram.distributed.shards import end_actor, hold, kill_shards, start_shards
 from engram.distributed.spec import ClusterSpec, Durability, Placement, checked_resources, registry_name
@@ -110,7 +110,7 @@ def _start(spec: ClusterSpec, shards: int | None) -> Cluster:
     manifest = read_manifest(spec.path, spec.name)
     first = manifest or Manifest.first(spec.name, shards or 1)
     try:
-        registry = create_registry(spec, ShardList(first.generation, first.shard_ids), registry_name(spec.name))
+        registry = create_registry(spec, first, registry_name(spec.name))
     except ValueError as error:
         raise UnavailableError(
             f"cluster `{spec.name}` runs already in namespace `{spec.namespace}`; use "
@@ -127,7 +127,7 @@ def _start(spec: ClusterSpec, shards: int | None) -> Cluster:
         cluster.wait_until_ready()
         remove_old_generations(spec.path, first)
     except BaseException:
-        kill_shards(spec, shard_names(spec, ShardList(first.generation, first.shard_ids)))
+        kill_shards(spec, shard_names(spec, first))
         end_actor(spec, registry_name(spec.name), registry)
         raise
     return cluster

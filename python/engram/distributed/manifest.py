@@ -1,10 +1,10 @@
 """The file in a cluster's directory that names its shards and their directories."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from engram._complete_output import fsync
 from engram.errors import StorageError
 from engram.server import MAX_SHARD_ID
 
@@ -91,15 +91,9 @@ def write_manifest(path: str, manifest: Manifest) -> None:
     temporary = file.with_suffix(".tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as opened:
-            json.dump(asdict(manifest), opened)
-            opened.flush()
-            os.fsync(opened.fileno())
+        temporary.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
+        fsync(temporary)
         temporary.replace(file)
-        directory = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        fsync(path)
     except OSError as error:
         raise StorageError(f"{file} cannot be written: {error.strerror or error}") from error

@@ -3,44 +3,36 @@
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal
 
 from engram.distributed._ray import ray
+from engram.distributed.manifest import Manifest
 from engram.distributed.spec import ClusterSpec, shard_name
 from engram.distributed.status import ClusterView, ShardStatus
 
-__all__ = ["Registry", "ShardList"]
+__all__ = ["Registry"]
 
 SILENCE = 2.0
 """Seconds without an announcement after which a shard counts as unreachable."""
 CHECK_INTERVAL = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class ShardList:
-    """The shards of one generation, in order."""
-
-    generation: int
-    shard_ids: tuple[int, ...]
-
-
 class Registry:
     """Holds no state that the shards do not announce again: Ray may restart it anywhere."""
 
-    def __init__(self, spec: ClusterSpec, shards: ShardList) -> None:
+    def __init__(self, spec: ClusterSpec, manifest: Manifest) -> None:
         self._spec = spec
         self._version = 0
         self._changed = asyncio.Event()
         self._scaling_to: int | None = None
-        self._set_shards(shards)
+        self._set_shards(manifest)
         self._watcher = asyncio.get_event_loop().create_task(self._watch())
 
-    def _set_shards(self, shards: ShardList) -> None:
-        self._shards = shards
+    def _set_shards(self, manifest: Manifest) -> None:
+        self._manifest = manifest
         self._states = [
             ShardStatus(index, shard_id, "starting", None, "is starting")
-            for index, shard_id in enumerate(shards.shard_ids)
+            for index, shard_id in enumerate(manifest.shard_ids)
         ]
         self._announced = [time.monotonic()] * len(self._states)
 
@@ -48,9 +40,9 @@ class Registry:
         """Returns what the cluster was started with."""
         return self._spec
 
-    async def shards(self) -> ShardList:
+    async def manifest(self) -> Manifest:
         """Returns the shards of the newest generation."""
-        return self._shards
+        return self._manifest
 
     async def begin_scaling(self, shards: int) -> str:
         """Marks the cluster as being resharded; returns why that is impossible, or an empty text."""
@@ -67,18 +59,18 @@ class Registry:
         self._scaling_to = None
         self._publish()
 
-    async def announce(self, shards: ShardList, shard_id: int, address: str | None, reason: str) -> None:
+    async def announce(self, manifest: Manifest, shard_id: int, address: str | None, reason: str) -> None:
         """Records that a shard is alive; an address of None means that it cannot serve yet, for this reason.
 
         The first shard of a new generation replaces all shards of the previous one. Announcements of older ones have
         no effect.
         """
-        if shards.generation > self._shards.generation:
-            self._set_shards(shards)
+        if manifest.generation > self._manifest.generation:
+            self._set_shards(manifest)
             self._publish()
-        if shards.generation != self._shards.generation:
+        if manifest.generation != self._manifest.generation:
             return
-        index = shards.shard_ids.index(shard_id)
+        index = manifest.shard_ids.index(shard_id)
         self._announced[index] = time.monotonic()
         state: Literal["serving", "starting"] = "starting" if address is None else "serving"
         self._update(index, ShardStatus(index, shard_id, state, address or self._states[index].address, reason))
@@ -89,7 +81,7 @@ class Registry:
             async with asyncio.timeout(at_most):
                 while self._version == version:
                     await self._changed.wait()
-        return ClusterView(self._version, self._shards.generation, tuple(self._states), self._scaling_to)
+        return ClusterView(self._version, self._manifest.generation, tuple(self._states), self._scaling_to)
 
     def _update(self, index: int, state: ShardStatus) -> None:
         if state != self._states[index]:
@@ -114,7 +106,7 @@ class Registry:
                     self._update(index, unreachable)
 
 
-def create_registry(spec: ClusterSpec, shards: ShardList, name: str) -> "ray.actor.ActorHandle":
+def create_registry(spec: ClusterSpec, manifest: Manifest, name: str) -> "ray.actor.ActorHandle":
     """Creates the registry's actor on the node of the caller, as long as that node lives."""
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
         node_id=ray.get_runtime_context().get_node_id(), soft=True
@@ -122,9 +114,9 @@ def create_registry(spec: ClusterSpec, shards: ShardList, name: str) -> "ray.act
     actor = ray.remote(Registry).options(
         **spec.actor_options(), name=name, num_cpus=0, max_concurrency=100_000, scheduling_strategy=here
     )
-    return actor.remote(spec, shards)
+    return actor.remote(spec, manifest)
 
 
-def shard_names(spec: ClusterSpec, shards: ShardList) -> list[str]:
+def shard_names(spec: ClusterSpec, manifest: Manifest) -> list[str]:
     """Names of the shards' actors."""
-    return [shard_name(spec.name, shard_id) for shard_id in shards.shard_ids]
+    return [shard_name(spec.name, shard_id) for shard_id in manifest.shard_ids]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from engram.distributed._ray import ray
 from engram.distributed.manifest import Manifest, read_manifest, write_manifest
-from engram.distributed.registry import ShardList, shard_names
+from engram.distributed.registry import shard_names
 from engram.distributed.shards import divide_tables, is_held, kill_shards, place_shards, start_shards, stop_shards
 from engram.distributed.spec import ClusterSpec, registry_name
 from engram.errors import EngramError, InvalidArgumentError, StorageError, UnavailableError
@@ -93,7 +93,7 @@ def scale(spec: ClusterSpec, registry: "ray.actor.ActorHandle", shards: int) -> 
 
 def _replace_shards(spec: ClusterSpec, old: Manifest, shards: int) -> None:
     try:
-        stop_shards(spec, shard_names(spec, ShardList(old.generation, old.shard_ids)), close=False)
+        stop_shards(spec, shard_names(spec, old), close=False)
         strategies = place_shards(spec, shards, PLACE_TIMEOUT)
         start_shards(spec, reshard(spec.path, old, shards), strategies)
     except BaseException as error:
@@ -109,7 +109,7 @@ def _restore(spec: ClusterSpec, old: Manifest) -> None:
     """Starts the old number of shards, with the current items."""
     current = _current(spec)
     for manifest in (old, current):
-        kill_shards(spec, shard_names(spec, ShardList(manifest.generation, manifest.shard_ids)))
+        kill_shards(spec, shard_names(spec, manifest))
     if current.generation != old.generation:
         # Not the old directories: clients may have used the new shards.
         current = reshard(spec.path, current, len(old.shard_ids))

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import engram
 from engram.distributed._ray import ray
-from engram.distributed.registry import ShardList
+from engram.distributed.manifest import Manifest
 from engram.distributed.spec import ShardSpec, registry_name
 from engram.errors import ClosedError, StorageError
 
@@ -23,8 +23,8 @@ OPEN_INTERVAL = 0.2
 class Shard:
     """Serves one shard's directory until it is stopped. Ray restarts it with the same arguments after a failure."""
 
-    def __init__(self, spec: ShardSpec, shards: ShardList) -> None:
-        self._spec, self._shards = spec, shards
+    def __init__(self, spec: ShardSpec, manifest: Manifest) -> None:
+        self._spec, self._manifest = spec, manifest
         # By name: Ray warns of handles in the arguments of an actor that it restarts.
         self._registry = ray.get_actor(registry_name(spec.cluster.name), namespace=spec.cluster.namespace)
         self._stopped = threading.Event()
@@ -65,7 +65,7 @@ class Shard:
     def _announce_once(self) -> None:
         # With all shards: the first announcement of a newer generation replaces the list of the registry. No reply is
         # needed, since the next announcement follows soon.
-        self._registry.announce.remote(self._shards, self._spec.shard_id, self._address, self._reason)
+        self._registry.announce.remote(self._manifest, self._spec.shard_id, self._address, self._reason)
 
     def address(self) -> str:
         """Returns the server's address; waits until the shard has started."""

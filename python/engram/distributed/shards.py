@@ -7,7 +7,7 @@ from ray.util.placement_group import PlacementGroup
 
 from engram.distributed._ray import ray
 from engram.distributed.manifest import Manifest
-from engram.distributed.registry import ShardList, shard_names
+from engram.distributed.registry import shard_names
 from engram.distributed.shard import Shard
 from engram.distributed.spec import ClusterSpec, ShardSpec, shard_name
 from engram.errors import EngramError, StorageError, UnavailableError
@@ -49,7 +49,6 @@ def start_shards(spec: ClusterSpec, manifest: Manifest, strategies: list[dict[st
     """
     count = len(manifest.shard_ids)
     tables = divide_tables(spec, count)
-    shards = ShardList(manifest.generation, manifest.shard_ids)
     directories = manifest.directories(spec.path)
     if strategies is None:
         strategies = place_shards(spec, count, START_TIMEOUT)
@@ -68,13 +67,11 @@ def start_shards(spec: ClusterSpec, manifest: Manifest, strategies: list[dict[st
             actor = options.remote(
                 ShardSpec(
                     cluster=spec,
-                    generation=manifest.generation,
-                    index=index,
                     shard_id=shard_id,
                     directory=directories[index],
                     tables=tables,
                 ),
-                shards,
+                manifest,
             )
             hold(spec, name, actor)
             actors.append(actor)
@@ -85,7 +82,7 @@ def start_shards(spec: ClusterSpec, manifest: Manifest, strategies: list[dict[st
             except (ray.exceptions.RayError, TimeoutError) as error:
                 raise _start_error(index, manifest.shard_ids[index], directories[index], error) from error
     except BaseException:
-        kill_shards(spec, shard_names(spec, shards))
+        kill_shards(spec, shard_names(spec, manifest))
         raise
 
 

@@ -49,8 +49,6 @@ class ShardSpec:
     """What a shard's actor needs to start, also after it has died."""
 
     cluster: ClusterSpec
-    generation: int
-    index: int
     shard_id: int
     directory: str
     tables: tuple[Table, ...]

@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from engram._complete_output import fsync
 from engram._extras import importing_extra
 from engram.agents.ftw.replay import Replay
 from engram.agents.ftw.run_logs import EVALUATION, TENSORBOARD, TRAIN
@@ -126,7 +127,7 @@ class RunDirectory:
             self._write(unfinished, checkpoint, replay, logs)
             unfinished.rename(target)
             stack.pop_all()
-        _sync_one(self._checkpoints)
+        fsync(self._checkpoints)
         for old in sorted(self._complete())[:-keep]:
             # A process that is killed meanwhile leaves no incomplete one under this name.
             shutil.rmtree(old.rename(self._unfinished(old)))
@@ -187,12 +188,4 @@ def _sync(path: Path) -> None:
     """Syncs a directory with all that is in it."""
     for folder, _, files in os.walk(path):
         for name in (*files, "."):
-            _sync_one(Path(folder) / name)
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            fsync(Path(folder) / name)
