@@ -4,7 +4,18 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["column_text", "columns_text", "counted", "dropped_items_text", "nest_text", "number_text", "printable"]
+__all__ = [
+    "bytes_text",
+    "column_text",
+    "columns_text",
+    "counted",
+    "dropped_items_text",
+    "nest_text",
+    "number_text",
+    "printable",
+]
+
+_KIBI = 1024
 
 
 def dropped_items_text(text: str) -> str:
@@ -41,6 +52,15 @@ def number_text(number: float) -> str:
     """Returns a float as text that is unique to it, whole numbers without `.0`: `2`, `0.1`, `999999.5`."""
     text = f"{number:.15g}"
     return text if float(text) == number else repr(float(number))
+
+
+def bytes_text(count: float) -> str:
+    """Returns a number of bytes in a unit of matching size."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < _KIBI:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= _KIBI
+    return f"{count:,.1f} TiB"
 
 
 def nest_text(unflatten: Callable[[list[Any]], Any], num_leaves: int) -> str:

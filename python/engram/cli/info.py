@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.table import Table
 
 import engram
+from engram._text import bytes_text
 from engram.cli.output import stdout_console, text
 from engram.cli.server_options import Address, Ca, Certificate, JsonFlag, Key, Token, exit_on_error
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from engram import TableInfo
-
-KIBI = 1024
 
 
 def info(
@@ -68,7 +67,7 @@ def render(infos: Mapping[str, TableInfo]) -> Group:
         table.add_row(
             text(each.name),
             f"{each.size:,}/{each.max_size:,}",
-            format_bytes(each.bytes),
+            bytes_text(each.bytes),
             f"{each.inserts_per_s:,.0f}",
             f"{each.samples_per_s:,.0f}",
             f"{each.samples_per_insert:.2f}",
@@ -78,12 +77,3 @@ def render(infos: Mapping[str, TableInfo]) -> Group:
     # A problem concerns the whole store, so all tables report the same one.
     problems = dict.fromkeys(each.storage_problem for each in infos.values() if each.storage_problem)
     return Group(table, *map(text, [*reasons, *problems]))
-
-
-def format_bytes(count: float) -> str:
-    """Returns a number of bytes in a unit of matching size."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < KIBI:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= KIBI
-    return f"{count:,.1f} TiB"

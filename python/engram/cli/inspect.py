@@ -12,9 +12,8 @@ import typer
 from rich.table import Table
 
 import engram
-from engram._text import counted
+from engram._text import bytes_text, counted
 from engram.cli.directory import directory
-from engram.cli.info import format_bytes
 from engram.cli.output import stdout_console, text
 from engram.cli.server_options import JsonFlag, exit_on_error
 from engram.errors import StorageError
@@ -84,7 +83,7 @@ def _summary(inspection: Inspection) -> str:
     if not inspection.files:
         return f"no store in this directory{user}"
     store = "a store" if inspection.store is None else f"store {inspection.store:016x}"
-    sizes = format_bytes(sum(each.bytes for each in inspection.files))
+    sizes = bytes_text(sum(each.bytes for each in inspection.files))
     result = "nothing is damaged or lost" if inspection.ok else counted(len(inspection.problems), "problem")
     return f"{store}, {counted(len(inspection.files), 'file')} of {sizes}{user}: {result}"
 
@@ -99,7 +98,7 @@ def _opening(opening: InspectedOpening) -> str:
 def _tables(tables: Iterable[InspectedTable]) -> Table:
     shown = _table("table", "items", "bytes", "last change")
     for each in tables:
-        size = "" if each.bytes is None else format_bytes(each.bytes)
+        size = "" if each.bytes is None else bytes_text(each.bytes)
         shown.add_row(text(each.name), f"{each.items:,}", size, f"{each.last_change:,}")
     return shown
 
@@ -112,7 +111,7 @@ def _checkpoints(checkpoints: Iterable[InspectedCheckpoint]) -> Table:
         tables = ", ".join(f"{table.name} {table.items:,}" for table in each.tables)
         style = "" if each.problem is None else "red"
         shown.add_row(
-            str(each.number), age, f"{each.chunks:,}", format_bytes(each.chunk_bytes), text(state, style), text(tables)
+            str(each.number), age, f"{each.chunks:,}", bytes_text(each.chunk_bytes), text(state, style), text(tables)
         )
     return shown
 
@@ -123,7 +122,7 @@ def _files(files: Iterable[InspectedFile]) -> Table:
         place = "" if each.offset is None else f" at byte {each.offset:,}"
         changes = "" if each.first_change is None else f"{each.changes:,}"
         state = text(f"{each.state}{place}", STYLES.get(each.state, ""))
-        shown.add_row(text(each.name), format_bytes(each.bytes), f"{each.records:,}", changes, state)
+        shown.add_row(text(each.name), bytes_text(each.bytes), f"{each.records:,}", changes, state)
     return shown
 
 

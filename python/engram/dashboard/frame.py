@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from engram.dashboard.server_poller import ServerPoller, ServerState
     from engram.dashboard.state import DashboardState
 
-__all__ = ["COLORS", "GRAY", "chart_options", "frame", "line", "page_url", "refresh_with", "table_url"]
+__all__ = ["COLORS", "GRAY", "chart_options", "frame", "line", "refresh_with", "table_url"]
 
 COLORS = ("#2f7ed8", "#e07b00", "#2ca25f", "#c23b75", "#8a63d2", "#17a2a2", "#a0703c", "#7f8c99")
 
@@ -91,14 +91,9 @@ def refresh_with(servers: Sequence[ServerPoller], refresh: Callable[[], None]) -
     ui.timer(CHECK_S, check)
 
 
-def page_url(path: str, **query: object) -> str:
-    """Returns the address of a view; names in it are quoted."""
-    return f"{path}?{urlencode({name: str(value) for name, value in query.items()})}"
-
-
 def table_url(path: str, server: int, table: str) -> str:
-    """Returns the address of a view of a table."""
-    return page_url(path, server=server, table=table)
+    """Returns the address of a view of a table, with the table's name quoted."""
+    return f"{path}?{urlencode({'server': server, 'table': table})}"
 
 
 def line(index: int, points: Sequence[Sequence[float | None]], name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401

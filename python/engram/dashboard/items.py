@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from nicegui import run, ui
 
+from engram._text import bytes_text
 from engram.dashboard.calls import fetch
 from engram.dashboard.frame import chart_options, frame, line, refresh_with, table_url
 from engram.dashboard.leaf_display import LeafDisplay, display_leaf, leaves
-from engram.dashboard.texts import bytes_text, count_text, number_text
+from engram.dashboard.texts import count_text, number_text
 
 if TYPE_CHECKING:
     from engram import Peek, PeekedItem
@@ -191,10 +192,9 @@ def _bars(values: list[float | None]) -> dict[str, Any]:
 
 def _film(frames: tuple[str, ...]) -> None:
     """A player, and below it a strip of all frames."""
-    if len(frames) == 1:
-        ui.element("img").props(f'src="{frames[0]}" alt="frame"').classes("engram-film")
-        return
     player = ui.element("img").props(f'src="{frames[0]}" alt="frame"').classes("engram-film")
+    if len(frames) == 1:
+        return
     with ui.row().classes("items-center gap-2 w-full no-wrap"):
         button = ui.button("Play").props('dense flat no-data-label="none" hide-selected-banner').mark("play")
         slider = ui.slider(min=0, max=len(frames) - 1, value=0).classes("w-64")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
+from engram._text import bytes_text, counted
 from engram.dashboard.frame import chart_options, frame, line, refresh_with, table_url
-from engram.dashboard.texts import bytes_text, count_text, duration_text, rate_text, ratio_text, waiting_text
+from engram.dashboard.texts import count_text, duration_text, rate_text, ratio_text, waiting_text
 
 if TYPE_CHECKING:
     from engram import TableInfo
@@ -82,7 +83,7 @@ def _status_text(server: ServerPoller, found: int, shown: int) -> str:
     if not known.infos:
         return "no tables"
     more = f", {shown} shown; type a part of a name to find the others" if shown < found else ""
-    return f"{found:,} {'table' if found == 1 else 'tables'}{more}"
+    return f"{counted(found, 'table')}{more}"
 
 
 class TableCard:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
+from engram._text import bytes_text
 from engram.dashboard.calls import fetch
 from engram.dashboard.frame import COLORS, GRAY, chart_options, frame, line, refresh_with, table_url
-from engram.dashboard.texts import bytes_text, count_text, duration_text, number_text, rate_text, waiting_text
+from engram.dashboard.texts import count_text, duration_text, number_text, rate_text, waiting_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

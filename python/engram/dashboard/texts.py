@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from engram.dashboard.table_history import TableHistory
 
 __all__ = [
-    "bytes_text",
     "count_text",
     "duration_text",
     "error_text",
@@ -26,18 +25,8 @@ __all__ = [
 WHO_WAITS = re.compile(r"^`.*?`: (inserting|sampling) waits: ", re.DOTALL)
 """The start of the reason why calls wait, which the page states itself."""
 
-KIBI = 1024
 MINUTE = 60
 HOUR = 3600
-
-
-def bytes_text(count: float) -> str:
-    """Returns a number of bytes in a unit of matching size."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < KIBI:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= KIBI
-    return f"{count:,.1f} TiB"
 
 
 def count_text(count: float) -> str:

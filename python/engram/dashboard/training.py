@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import run, ui
 
+from engram._text import counted
 from engram.dashboard.frame import GRAY, chart_options, frame, line
 from engram.dashboard.run_logs import METRICS, RunLog, read_runs
 
@@ -62,7 +63,7 @@ def _note(runs: Path, count: int) -> str:
     """Returns where the runs are from."""
     if count:
         newest = f"; the newest {MAX_RUNS} are chosen at first" if count > MAX_RUNS else ""
-        return f"{count:,} {'run' if count == 1 else 'runs'} in {runs}{newest}"
+        return f"{counted(count, 'run')} in {runs}{newest}"
     return f"No runs with a progress.jsonl in {runs}; start one: engram demo"
 
 
