@@ -14,10 +14,12 @@ from engram.specs import ArraySpec
 __all__ = [
     "as_array",
     "check_not_masked",
+    "check_same_spec",
     "convert",
     "derive_signature",
     "env_id_array",
     "is_same_kind",
+    "spec_text",
     "unrepresentable",
 ]
 
@@ -81,6 +83,21 @@ def unrepresentable(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> Any | None
             if not limits.min <= int(extreme) <= limits.max:
                 return extreme
     return None
+
+
+def spec_text(spec: ArraySpec) -> str:
+    """Returns the dtype and shape of a column for error texts."""
+    return f"{np.dtype(spec.dtype)}{list(spec.shape)}"
+
+
+def check_same_spec(what: str, names: Sequence[str], specs: Sequence[ArraySpec], one: int, other: int) -> None:
+    """Checks that two columns of a step have the same dtype and shape. Errors name what needs that."""
+    given, expected = spec_text(specs[one]), spec_text(specs[other])
+    if given != expected:
+        raise SignatureError(
+            f"{what}: columns `{names[one]}` and `{names[other]}` must have one dtype and shape; got {given} and "
+            f"{expected}"
+        )
 
 
 def env_id_array(values: npt.ArrayLike) -> npt.NDArray[np.int64]:

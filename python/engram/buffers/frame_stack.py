@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from engram import _checks, _engram
 from engram._text import columns_text
+from engram.buffers._steps import check_same_spec
 from engram.buffers.items import CompiledItems, Items
 from engram.errors import SignatureError
-from engram.specs import ArraySpec
 
 __all__ = ["FrameStack"]
 
@@ -68,7 +66,7 @@ class FrameStack:
             earlier[column] = column
             if f"next_{name}" in names:
                 following = names.index(f"next_{name}")
-                _check_same(name, specs[column], specs[following])
+                check_same_spec("FrameStack", names, specs, column, following)
                 earlier[following] = column
         outputs = [
             output._replace(frames=self.frames, earlier=earlier[output.column])
@@ -77,12 +75,3 @@ class FrameStack:
             for output in items.columns
         ]
         return items._replace(columns=outputs)
-
-
-def _check_same(name: str, spec: ArraySpec, following: ArraySpec) -> None:
-    """Checks that `name` and `next_name` have the same dtype and shape."""
-    given, other = (f"{np.dtype(each.dtype)}{list(each.shape)}" for each in (spec, following))
-    if given != other:
-        raise SignatureError(
-            f"FrameStack: columns `{name}` and `next_{name}` must have one dtype and shape; got {given} and {other}"
-        )

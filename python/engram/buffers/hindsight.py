@@ -3,14 +3,12 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
 from engram import _checks, _engram
 from engram._text import columns_text
 from engram.buffers._hindsight_rewards import GoalFunction, HindsightRewards, path_of
+from engram.buffers._steps import check_same_spec, spec_text
 from engram.buffers.items import CompiledItems, Items, OutputColumn, Steps, Transitions
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.specs import ArraySpec
 
 __all__ = ["HER", "GoalStrategy"]
 
@@ -131,7 +129,7 @@ class HER:
         for (_, column), (_, source) in zip(goals, achieved, strict=True):
             following = f"next_{names[column]}"
             for target in (column, names.index(following)) if following in names else (column,):
-                _check_same(names[target], specs[target], names[source], specs[source])
+                check_same_spec("HER", names, specs, target, source)
                 replaced[target] = source
         outputs = [
             OutputColumn("goal", output.column, achieved=replaced[output.column])
@@ -141,7 +139,7 @@ class HER:
         ]
         (rest, reward), *others = _entry("reward", names)
         if rest or others or specs[reward].shape != ():
-            got = "a nest" if rest or others else _described(specs[reward])
+            got = "a nest" if rest or others else spec_text(specs[reward])
             raise SignatureError(f"HER: column `reward` must be one number per step; got {got}")
         items = items._replace(columns=outputs, hindsight=(self.strategy, self.relabel))
         return items if self.terminated is None else items.with_hidden([column for _, column in goals], names)
@@ -173,16 +171,3 @@ def _entry(entry: str, names: list[str]) -> list[tuple[str, int]]:
 
 def _listed(names: list[str], columns: list[tuple[str, int]]) -> str:
     return ", ".join(f"`{names[number]}`" for _, number in columns)
-
-
-def _check_same(name: str, spec: ArraySpec, achieved: str, other: ArraySpec) -> None:
-    """Checks that a goal and an achieved goal have the same dtype and shape."""
-    given, expected = _described(spec), _described(other)
-    if given != expected:
-        raise SignatureError(
-            f"HER: columns `{name}` and `{achieved}` must have one dtype and shape; got {given} and {expected}"
-        )
-
-
-def _described(spec: ArraySpec) -> str:
-    return f"{np.dtype(spec.dtype)}{list(spec.shape)}"

@@ -38,15 +38,15 @@ class CompiledItems(NamedTuple):
     """Items as the native engine reads them."""
 
     kind: Literal["steps", "transitions", "sequences", "episodes"]
-    length: int  # n_step of transitions, max_length of episodes
-    burn_in: int
-    at_end: AtEnd
-    discount: float
     structure: str  # the nest of an item
     columns: list[OutputColumn]  # those of the nest, then hidden ones
     names: list[str]
-    episode_columns: tuple[int, int] | None  # numbers of the columns `terminated` and `truncated` in a step
-    reward_column: int | None
+    length: int = 1  # n_step of transitions, max_length of episodes
+    burn_in: int = 0
+    at_end: AtEnd = "pad"
+    discount: float = 1.0
+    episode_columns: tuple[int, int] | None = None  # numbers of the columns `terminated` and `truncated` in a step
+    reward_column: int | None = None
     hindsight: tuple[str, float] | None = None  # strategy, and probability with which goals are replaced
 
     def with_hidden(self, columns: Sequence[int], names: Sequence[str]) -> Self:
@@ -88,7 +88,7 @@ class Steps:
         """Returns the items for steps of this structure."""
         names = _engram.names(structure)
         columns = [OutputColumn("first", column) for column in range(len(names))]
-        return CompiledItems("steps", 1, 0, "pad", 1.0, structure, columns, names, None, None)
+        return CompiledItems("steps", structure, columns, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +139,16 @@ class Transitions:
         """Returns the items for steps of this structure."""
         step = _step_of_markers("items=Transitions(...)", structure, ("next_obs", "reward", "terminated", "truncated"))
         _check_added("Transitions", step, ("discount", "num_steps"))
-        flags = (step.pop("terminated"), step.pop("truncated"))
-        reward = step["reward"]
         item = step | {
             "reward": _Marker("return"),
             "discount": _Marker("discount"),
             "num_steps": _Marker("num_steps"),
             "next_obs": _markers(step["next_obs"], "last"),
         }
-        return _compiled("transitions", item, flags, reward, length=self.n_step, discount=self.discount)
+        del item["terminated"], item["truncated"]
+        reward = step["reward"].column.column
+        compiled = _compiled("transitions", step, item)
+        return compiled._replace(length=self.n_step, discount=self.discount, reward_column=reward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +204,8 @@ class Sequences:
 
     def _compile(self, structure: str) -> CompiledItems:
         """Returns the items for steps of this structure."""
-        step = _step_of_markers("items=Sequences(...)", structure, ("terminated", "truncated"))
-        added = ("valid", "learning", "is_first")
-        _check_added("Sequences", step, added)
-        item = {name: _markers(entry, "all") for name, entry in step.items()} | {name: _Marker(name) for name in added}
-        flags = (step["terminated"], step["truncated"])
-        return _compiled("sequences", item, flags, None, length=self.length, burn_in=self.burn_in, at_end=self.at_end)
+        compiled = _compiled_with_time_axis("sequences", structure, ("valid", "learning", "is_first"))
+        return compiled._replace(length=self.length, burn_in=self.burn_in, at_end=self.at_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +251,8 @@ class Episodes:
 
     def _compile(self, structure: str) -> CompiledItems:
         """Returns the items for steps of this structure."""
-        step = _step_of_markers("items=Episodes(...)", structure, ("terminated", "truncated"))
-        added = ("valid", "is_first")
-        _check_added("Episodes", step, added)
-        item = {name: _markers(entry, "all") for name, entry in step.items()} | {name: _Marker(name) for name in added}
-        flags = (step["terminated"], step["truncated"])
-        return _compiled("episodes", item, flags, None, length=self.max_length)
+        compiled = _compiled_with_time_axis("episodes", structure, ("valid", "is_first"))
+        return compiled._replace(length=self.max_length)
 
 
 Items: TypeAlias = Steps | Transitions | Sequences | Episodes
@@ -271,7 +264,10 @@ _MAX_N_STEP = 10_000
 
 def episode_columns(what: str, structure: str) -> tuple[int, int]:
     """Returns the numbers of the columns `terminated` and `truncated`, after checking that steps have them."""
-    step = _step_of_markers(what, structure, ("terminated", "truncated"))
+    return _episode_columns(_step_of_markers(what, structure, ("terminated", "truncated")))
+
+
+def _episode_columns(step: Mapping[str, Any]) -> tuple[int, int]:
     return step["terminated"].column.column, step["truncated"].column.column
 
 
@@ -308,27 +304,20 @@ def _markers(entry: Any, source: Literal["last", "all"]) -> Any:  # noqa: ANN401
     return _engram.unflatten(structure, [_Marker(source, marker.column.column) for marker in markers])
 
 
-def _compiled(
-    kind: Literal["transitions", "sequences", "episodes"],
-    item: dict[str, Any],
-    flags: tuple[_Marker, _Marker],
-    reward: _Marker | None,
-    *,
-    length: int,
-    burn_in: int = 0,
-    at_end: AtEnd = "pad",
-    discount: float = 1.0,
+def _compiled_with_time_axis(
+    kind: Literal["sequences", "episodes"], structure: str, added: Sequence[str]
 ) -> CompiledItems:
+    """Returns items with all entries of their steps, and the entries `added`, one value per step."""
+    step = _step_of_markers(f"items={kind.capitalize()}(...)", structure, ("terminated", "truncated"))
+    _check_added(kind.capitalize(), step, added)
+    item = {name: _markers(entry, "all") for name, entry in step.items()} | {name: _Marker(name) for name in added}
+    return _compiled(kind, step, item)
+
+
+def _compiled(
+    kind: Literal["transitions", "sequences", "episodes"], step: Mapping[str, Any], item: Mapping[str, Any]
+) -> CompiledItems:
+    """Returns the items whose nest of markers is `item`, for steps whose markers are `step`."""
     markers, names, structure = _engram.flatten(item)
-    return CompiledItems(
-        kind,
-        length,
-        burn_in,
-        at_end,
-        discount,
-        structure,
-        [marker.column for marker in markers],
-        names,
-        (flags[0].column.column, flags[1].column.column),
-        None if reward is None else reward.column.column,
-    )
+    columns = [marker.column for marker in markers]
+    return CompiledItems(kind, structure, columns, names, episode_columns=_episode_columns(step))
