@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from engram._extras import importing_extra
-from engram.cli.output import text
+from engram.cli.output import fail, text
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def demo_on_ray(seeds: Sequence[int], *, target: float | None, max_steps: int | 
             results.append({"seed": seed, **asdict(result)})
             stderr.print(text(f"seed {seed}: {apex_dqn_ray.describe(result)}", style="bold"))
     except (ImportError, EngramError) as error:
-        stderr.print(text(f"error: {error}"), soft_wrap=True)
-        raise typer.Exit(1) from None
+        fail(stderr, str(error))
     if as_json:
         typer.echo(json.dumps(results, indent=2))

@@ -3,8 +3,9 @@
 Names are imported on first use, so that a process that only acts does not import JAX.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from engram._lazy_modules import lazy_names
 
 if TYPE_CHECKING:
     from engram.agents.dqn.actor import Actor
@@ -39,22 +40,18 @@ __all__ = [
     "train",
 ]
 
-_NAMES_BY_MODULE = {
-    "actor": ("Actor",),
-    "config": ("DQNConfig",),
-    "environment": ("Environment", "Spaces"),
-    "learner": ("Learner", "LearnerState", "Metrics", "learner_step", "loss"),
-    "network": ("Layer", "Params", "q_values"),
-    "processes": ("ActorDiedError",),
-    "result": ("Progress", "Result"),
-    "returns": ("n_step_return",),
-    "tables": ("Step",),
-    "training": ("train",),
-}
-_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401, any of the names
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "actor": ("Actor",),
+        "config": ("DQNConfig",),
+        "environment": ("Environment", "Spaces"),
+        "learner": ("Learner", "LearnerState", "Metrics", "learner_step", "loss"),
+        "network": ("Layer", "Params", "q_values"),
+        "processes": ("ActorDiedError",),
+        "result": ("Progress", "Result"),
+        "returns": ("n_step_return",),
+        "tables": ("Step",),
+        "training": ("train",),
+    },
+)

@@ -14,7 +14,10 @@ from engram.errors import UnavailableError
 
 
 def play(address: str, config: DQNConfig, index: int) -> None:
-    """Acts and writes to the server at `address` until the learner kills the process; the main function of an actor.
+    """Acts with the newest network until the learner kills the process; the main function of an actor.
+
+    Writes steps and the returns of finished episodes to the server. All actors follow one exploration schedule, as if
+    their steps alternated; their seeds differ.
 
     Args:
         address: The server's address.
@@ -25,27 +28,22 @@ def play(address: str, config: DQNConfig, index: int) -> None:
         ClosedError: The server's tables were closed.
         SystemExit: The server cannot be reached.
     """
-    try:
-        with engram.Client(address) as client, Environment(config.env_id) as env:
-            play_into(client, env, config, index)
-    except UnavailableError as error:
-        raise SystemExit(f"actor {index}: {error}") from None
-
-
-def play_into(client: engram.Client, env: Environment, config: DQNConfig, index: int) -> None:
-    """Acts with the newest network, and writes steps and the returns of finished episodes.
-
-    All actors follow one exploration schedule, as if their steps alternated; their seeds differ.
-    """
     env_seed, seed = np.random.SeedSequence(config.seed, spawn_key=(index,)).generate_state(2).tolist()
     num_actors = config.processes - 1
-    with Actor(env, client, config, env_seed=env_seed, seed=seed) as actor:
-        for step in itertools.count():
-            if step % config.refresh_period == 0:
-                params = newest_params(client)
-            episode_return = actor.step(params, epsilon_at(config, step * num_actors))
-            if episode_return is not None:
-                client.insert({"return": episode_return}, {EPISODES: 1.0})
+    try:
+        with (
+            engram.Client(address) as client,
+            Environment(config.env_id) as env,
+            Actor(env, client, config, env_seed=env_seed, seed=seed) as actor,
+        ):
+            for step in itertools.count():
+                if step % config.refresh_period == 0:
+                    params = newest_params(client)
+                episode_return = actor.step(params, epsilon_at(config, step * num_actors))
+                if episode_return is not None:
+                    client.insert({"return": episode_return}, {EPISODES: 1.0})
+    except UnavailableError as error:
+        raise SystemExit(f"actor {index}: {error}") from None
 
 
 def newest_params(client: engram.Client) -> Params:
