@@ -55,16 +55,7 @@ class Scan(ClosedAtBlockEnd, Generic[T_co]):
         *,
         pad: bool,
     ) -> None:
-        """Begins a scan; use `TableStore.scan`.
-
-        Args:
-            native: The store's native object.
-            table: As in `TableStore.scan`.
-            batch_size: As in `TableStore.scan`.
-            order: As in `TableStore.scan`.
-            keys: As in `TableStore.scan`.
-            pad: As in `TableStore.scan`.
-        """
+        """Begins a scan of the store `native`; use `TableStore.scan`, which has the other arguments."""
         _checks.table_name("`table`", table)
         if batch_size is not None:
             batch_size = _checks.integer("`batch_size`", batch_size, high=MAX_BATCH_SIZE)
