@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.workloads import Contender, Workload, ratio, value
+from benchmarks import workloads
+from benchmarks.workloads import Contender, Workload, ratio
 
 Remote = partial(Workload, more={"remote": True})
 
@@ -17,35 +18,8 @@ SEQUENCE_TASK = {"remote": True, "length": SEQUENCE_LENGTH, "every": SEQUENCE_LE
 
 
 def inserts() -> Iterator[Workload]:
-    """Two-step items, one per step; the table fills up and then evicts."""
-    yield Remote(
-        "network_insert_trajectory",
-        job="insert",
-        unit="steps/s",
-        contenders=(
-            Contender("engram", "Engram, trajectory writer, column slices", "trajectory"),
-            Contender("engram", "Engram, trajectory writer, `num_steps=2`", "num_steps"),
-            Contender("reverb", "Reverb, trajectory writer", "trajectory", target=ratio(5)),
-        ),
-    )
-    yield Remote(
-        "network_insert_pattern",
-        job="insert",
-        unit="steps/s",
-        contenders=(
-            Contender("engram", "Engram, pattern writer", "pattern"),
-            Contender("reverb", "Reverb, trajectory writer", "trajectory", target=ratio(20)),
-            Contender("reverb", "Reverb, structured writer", "structured"),
-        ),
-    )
-    yield Remote(
-        "network_insert_batched",
-        job="insert",
-        unit="steps/s",
-        contenders=(
-            Contender("engram", "Engram, batched writer, 64 environments", "batched", target=value(1_000_000)),
-        ),
-    )
+    """Two-step items, one per step, of one writer or several; the table fills up and then evicts."""
+    yield from workloads.inserts("small", "", 100_000, remote=True)
     for writers in (2, 8):
         yield Workload(
             f"network_insert_{writers}_writers",

@@ -80,12 +80,14 @@ def value(limit: float, *, at_most: bool = False) -> Target:
     return Target(limit, "value", at_most)
 
 
-def inserts(step: str, suffix: str, items: int) -> Iterator[Workload]:
+def inserts(step: str, suffix: str, items: int, *, remote: bool = False) -> Iterator[Workload]:
     """Two-step items, one per step; the table fills up and then evicts."""
     has_target = step == "small"
-    workload = partial(Workload, job="insert", unit="steps/s", step=step, items=items)
+    prefix = "network_" if remote else ""
+    more = {"remote": True} if remote else {}
+    workload = partial(Workload, job="insert", unit="steps/s", step=step, items=items, more=more)
     yield workload(
-        f"insert_trajectory{suffix}",
+        f"{prefix}insert_trajectory{suffix}",
         contenders=(
             Contender("engram", "Engram, trajectory writer, column slices", "trajectory"),
             Contender("engram", "Engram, trajectory writer, `num_steps=2`", "num_steps"),
@@ -93,22 +95,27 @@ def inserts(step: str, suffix: str, items: int) -> Iterator[Workload]:
         ),
     )
     yield workload(
-        f"insert_pattern{suffix}",
+        f"{prefix}insert_pattern{suffix}",
         contenders=(
             Contender("engram", "Engram, pattern writer", "pattern"),
             Contender("reverb", "Reverb, trajectory writer", "trajectory", target=ratio(20) if has_target else None),
             Contender("reverb", "Reverb, structured writer", "structured"),
         ),
     )
-    yield workload(
-        f"insert_td_errors{suffix}",
-        contenders=(
-            Contender("engram", "Engram, pattern writer, priorities computed from the items", "td_errors"),
-            Contender("reverb", "Reverb, structured writer, priorities computed from the items", "td_errors"),
-        ),
+    if not remote:
+        yield workload(
+            f"insert_td_errors{suffix}",
+            contenders=(
+                Contender("engram", "Engram, pattern writer, priorities computed from the items", "td_errors"),
+                Contender("reverb", "Reverb, structured writer, priorities computed from the items", "td_errors"),
+            ),
+        )
+    cpprb = (
+        Contender("cpprb", "cpprb, `add` of 64 transitions", "batched"),
+        Contender("cpprb", "cpprb, `add` of one transition", "single"),
     )
     yield workload(
-        f"insert_batched{suffix}",
+        f"{prefix}insert_batched{suffix}",
         contenders=(
             Contender(
                 "engram",
@@ -116,8 +123,7 @@ def inserts(step: str, suffix: str, items: int) -> Iterator[Workload]:
                 "batched",
                 target=value(1_000_000) if has_target else None,
             ),
-            Contender("cpprb", "cpprb, `add` of 64 transitions", "batched"),
-            Contender("cpprb", "cpprb, `add` of one transition", "single"),
+            *(() if remote else cpprb),
         ),
     )
 
