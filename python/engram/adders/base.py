@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -10,11 +10,12 @@ import numpy as np
 from engram import _checks
 from engram._closing_context import ClosingContext
 from engram._text import nest_text
+from engram.adders.item_writers import BaseItemWriter
 from engram.adders.observation_layout import ObservationLayout, copy_with_layout
 from engram.adders.step import Step, final_row, flatten
 from engram.errors import ClosedError, EngramError, InvalidArgumentError, ItemError, SignatureError
 
-__all__ = ["Adder", "ItemWriter", "TimeStep"]
+__all__ = ["Adder", "TimeStep"]
 
 
 class TimeStep(Protocol):
@@ -43,25 +44,6 @@ class TimeStep(Protocol):
         """True for the last time step of an episode."""
 
 
-class ItemWriter(Protocol):
-    """Creates items from an adder's rows. A `timeout` is in seconds; None waits forever."""
-
-    def raise_item_error(self) -> None:
-        """Raises the first error of an item since the last call; the rows of the item stay written."""
-
-    def without_waiting(self) -> AbstractContextManager[None]:
-        """In this block, rows and items are written even if too many items wait for tables."""
-
-    def end_episode(self, timeout: float | None) -> None:
-        """Ends the episode, and waits until the tables have its items."""
-
-    def flush(self, timeout: float | None) -> None:
-        """Makes all items visible, and waits until their tables have them."""
-
-    def close(self, timeout: float | None) -> None:
-        """Flushes, and closes the writer."""
-
-
 class Adder(ClosingContext):
     """Takes the time steps of an episode one by one, and writes items. Use it from one thread.
 
@@ -80,7 +62,7 @@ class Adder(ClosingContext):
     _allows_none: ClassVar[bool] = False
     """True if leaves may be None, which means no value at this step."""
 
-    def __init__(self, items: ItemWriter, timeout: float | None) -> None:
+    def __init__(self, items: BaseItemWriter, timeout: float | None) -> None:
         """Sets up the common part; for subclasses.
 
         Args:

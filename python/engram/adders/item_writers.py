@@ -4,10 +4,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, Unpack, cast
+from typing import Any, Unpack, cast
 
 from engram import _checks
-from engram.adders.base import ItemWriter
 from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, copy_leaf, map_leaves
 from engram.errors import InvalidArgumentError, ItemError
 from engram.patterns import Condition, Pattern, column, step_index
@@ -95,46 +94,6 @@ def same_schedules(
     ]
 
 
-class ScheduledItemWriter(ItemWriter, Protocol):
-    """Takes an adder's rows, and creates the items of its schedules."""
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows since the writer's last `end_episode`."""
-
-    def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
-        """Writes a row, and creates the items that end with it.
-
-        On an error, the row was not written. Errors of items are raised by `raise_item_error`.
-
-        Args:
-            row: The row.
-            padding: Number of newest rows that are padding, this one included; 0 if it is not padding.
-        """
-
-
-def open_item_writer(
-    store: TableStore,
-    schedules: Sequence[ItemSchedule],
-    *,
-    single_items: bool = False,
-    **options: Unpack[WriterOptions],
-) -> ScheduledItemWriter:
-    """Opens a writer for the schedules: patterns create the items, unless items must be created one by one.
-
-    Items must be created one by one with `single_items`, or if functions inspect the data of an item first.
-    """
-    _checks.instance_of("`client`", store, TableStore, "an engram.Store or an engram.Client")
-    single_items = single_items or any(schedule.depends_on_data() for schedule in schedules)
-    kind = TrajectoryItemWriter if single_items else PatternItemWriter
-    return kind(store, schedules, **options)
-
-
-def padding_rows(items: ScheduledItemWriter, schedules: Sequence[ItemSchedule]) -> range:
-    """Returns the numbers, from 1, of the rows of padding that complete all last items of the episode."""
-    return range(1, max(schedule.padding_rows(items.num_rows) for schedule in schedules) + 1)
-
-
 class BaseItemWriter:
     """Common part of the item writers."""
 
@@ -220,7 +179,14 @@ class PatternItemWriter(BaseItemWriter):
         return [pattern(step_index() == first), pattern(step_index() > first, has_new_rows, *periodic)]
 
     def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
-        """Writes a row; the patterns create its items."""
+        """Writes a row, and creates the items that end with it.
+
+        On an error, the row was not written. Errors of items are raised by `raise_item_error`.
+
+        Args:
+            row: The row.
+            padding: Number of newest rows that are padding, this one included; 0 if it is not padding.
+        """
         self._write({"padding": padding, "row": row} if self._counts_padding else row)
 
 
@@ -235,7 +201,7 @@ class TrajectoryItemWriter(BaseItemWriter):
         self._newest_rows: deque[Any] = deque(maxlen=max(inspected, default=0))  # for `should_insert`
 
     def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
-        """Writes a row, and creates the items that end with it."""
+        """Writes a row, and creates the items that end with it; see `PatternItemWriter.append`."""
         self._write(row)
         if self._newest_rows.maxlen:
             # A copy, as the caller may reuse the row's arrays.
@@ -261,6 +227,32 @@ class TrajectoryItemWriter(BaseItemWriter):
             self._writer.create_item(schedule.table, priority, item)
         except BaseException as error:  # noqa: BLE001, raised by `raise_item_error`
             self._keep_item_error(error)
+
+
+ScheduledItemWriter = PatternItemWriter | TrajectoryItemWriter
+"""Takes an adder's rows, and creates the items of its schedules."""
+
+
+def open_item_writer(
+    store: TableStore,
+    schedules: Sequence[ItemSchedule],
+    *,
+    single_items: bool = False,
+    **options: Unpack[WriterOptions],
+) -> ScheduledItemWriter:
+    """Opens a writer for the schedules: patterns create the items, unless items must be created one by one.
+
+    Items must be created one by one with `single_items`, or if functions inspect the data of an item first.
+    """
+    _checks.instance_of("`client`", store, TableStore, "an engram.Store or an engram.Client")
+    if single_items or any(schedule.depends_on_data() for schedule in schedules):
+        return TrajectoryItemWriter(store, schedules, **options)
+    return PatternItemWriter(store, schedules, **options)
+
+
+def padding_rows(items: ScheduledItemWriter, schedules: Sequence[ItemSchedule]) -> range:
+    """Returns the numbers, from 1, of the rows of padding that complete all last items of the episode."""
+    return range(1, max(schedule.padding_rows(items.num_rows) for schedule in schedules) + 1)
 
 
 def table_priorities(priority_fns: Mapping[str, Priority | None] | None) -> dict[str, Priority]:

@@ -80,7 +80,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
     def _append(self, row: Step, padding: int = 0, *, is_transition: bool) -> None:
         """Writes a row, with its recurrent state only if an item starts with it.
 
-        `padding` as in `ScheduledItemWriter.append`; `is_transition` is the row's mask.
+        `padding` as in `PatternItemWriter.append`; `is_transition` is the row's mask.
         """
         extras = row.extras
         if self._item_writer.num_rows % self._period and isinstance(extras, Mapping) and _CORE_STATE in extras:
