@@ -2,30 +2,30 @@
 
     import engram.compat.reverb as reverb
 
-Writers and datasets are imported on first use. Only datasets and `TFClient`, which return tensors, need TensorFlow.
+Only datasets and `TFClient`, which return tensors, need TensorFlow; they are imported on first use.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engram._lazy_modules import lazy_names
 from engram.compat.reverb import errors, item_selectors, rate_limiters, replay_sample, reverb_types, tensor_spec
 from engram.compat.reverb import item_selectors as selectors
+from engram.compat.reverb import structured_writer as structured
 from engram.compat.reverb._install import install_as_reverb
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.errors import DeadlineExceededError, ReverbError
 from engram.compat.reverb.platform.default import checkpointers
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.server import Server, Table
+from engram.compat.reverb.trajectory_writer import TrajectoryColumn, TrajectoryWriter
+from engram.compat.reverb.writer import Writer
 
 if TYPE_CHECKING:
-    from engram.compat.reverb import structured_writer as structured
     from engram.compat.reverb.pattern_dataset import PatternDataset
     from engram.compat.reverb.replay_dataset import ReplayDataset
     from engram.compat.reverb.tf_client import TFClient
     from engram.compat.reverb.timestep_dataset import TimestepDataset
     from engram.compat.reverb.trajectory_dataset import TrajectoryDataset
-    from engram.compat.reverb.trajectory_writer import TrajectoryColumn, TrajectoryWriter
-    from engram.compat.reverb.writer import Writer
 
 __all__ = [
     "Client",
@@ -55,20 +55,13 @@ __all__ = [
     "tensor_spec",
 ]
 
-_lazy_name, __dir__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
     {
         "pattern_dataset": ("PatternDataset",),
         "replay_dataset": ("ReplayDataset",),
-        "structured_writer": (),
         "tf_client": ("TFClient",),
         "timestep_dataset": ("TimestepDataset",),
         "trajectory_dataset": ("TrajectoryDataset",),
-        "trajectory_writer": ("TrajectoryColumn", "TrajectoryWriter"),
-        "writer": ("Writer",),
     },
 )
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401, a class or a module
-    return _lazy_name("structured_writer" if name == "structured" else name)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from engram.compat.reverb._table_info import signature_of, to_reverb_info
 from engram.compat.reverb.errors import DeadlineExceededError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.reverb_types import TableInfo
-
-if TYPE_CHECKING:
-    from engram.compat.reverb.structured_writer import Config, StructuredWriter
-    from engram.compat.reverb.trajectory_writer import TrajectoryWriter
-    from engram.compat.reverb.writer import Writer
+from engram.compat.reverb.structured_writer import Config, StructuredWriter
+from engram.compat.reverb.trajectory_writer import TrajectoryWriter
+from engram.compat.reverb.writer import Writer
 
 __all__ = ["Client", "Writer"]
 
@@ -36,14 +34,6 @@ _RESTART_PAUSE = 0.05
 """Seconds to wait after a server has reported that it is stopping."""
 
 _MAX_KEY = 2**64 - 1
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401, a class
-    if name == "Writer":
-        from engram.compat.reverb.writer import Writer  # noqa: PLC0415, a circular import
-
-        return Writer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class Client:
@@ -120,7 +110,7 @@ class Client:
         delta_encoded: bool = False,  # noqa: FBT001, FBT002, as in Reverb
         chunk_length: int | None = None,
         max_in_flight_items: int | None = 25,
-    ) -> "Writer":
+    ) -> Writer:
         """Creates a writer whose items consist of the last few steps. The writer connects on first use.
 
         Args:
@@ -146,8 +136,6 @@ class Client:
             in_flight = MAX_IN_FLIGHT_ITEMS
         else:
             in_flight = _arguments.positive("max_in_flight_items", max_in_flight_items)
-        from engram.compat.reverb.writer import Writer  # noqa: PLC0415, a circular import
-
         return Writer(self, length, delta_encoded, chunk, in_flight)
 
     def trajectory_writer(
@@ -156,7 +144,7 @@ class Client:
         *,
         validate_items: bool = True,
         get_signature_timeout_ms: int | None = None,
-    ) -> "TrajectoryWriter":
+    ) -> TrajectoryWriter:
         """Creates a writer whose items consist of any slices of its steps. The writer connects on first use.
 
         Args:
@@ -170,11 +158,9 @@ class Client:
             ValueError: `num_keep_alive_refs` is below 1.
         """
         refs = _arguments.positive("num_keep_alive_refs", num_keep_alive_refs)
-        from engram.compat.reverb.trajectory_writer import TrajectoryWriter  # noqa: PLC0415, a circular import
-
         return TrajectoryWriter(self, refs, validate_items and get_signature_timeout_ms != 0)
 
-    def structured_writer(self, configs: "Sequence[Config]") -> "StructuredWriter":
+    def structured_writer(self, configs: Sequence[Config]) -> StructuredWriter:
         """Creates a writer that creates items itself, as `configs` describe. The writer connects on first use.
 
         Items are not checked against their tables' signatures.
@@ -188,8 +174,6 @@ class Client:
         listed = list(configs)
         if not listed:
             raise ValueError("At least one config must be provided.")
-        from engram.compat.reverb.structured_writer import StructuredWriter  # noqa: PLC0415, a circular import
-
         return StructuredWriter(self, listed)
 
     def sample(
