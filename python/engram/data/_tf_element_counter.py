@@ -4,9 +4,10 @@ In an eager program, TensorFlow's statistics count the elements without calling 
 Python cannot read these statistics, so a Python function counts.
 """
 
-import importlib
 import threading
 from typing import Any
+
+import tensorflow as tf
 
 from engram.data._exit_guard import ExitGuard
 
@@ -26,7 +27,6 @@ _exit_guard = ExitGuard()
 
 def count_elements(dataset: Any, slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
     """Returns a dataset of the same tuples that counts each yielded element in `slot`, an i64 tensor `[]`."""
-    tf = _tensorflow()
     _exit_guard.register()
     if not is_eager_program():
 
@@ -42,7 +42,7 @@ def count_elements(dataset: Any, slot: Any) -> Any:  # noqa: ANN401, TensorFlow'
     # This dataset records the latency of each element; `_count` reads only the number of records.
     variant = tf.raw_ops.LatencyStatsDataset(input_dataset=variant, tag=tf.as_string(slot), **outputs)
     variant = tf.raw_ops.SetStatsAggregatorDataset(
-        input_dataset=variant, stats_aggregator=_aggregator(tf), tag="", counter_prefix="", **outputs
+        input_dataset=variant, stats_aggregator=_aggregator(), tag="", counter_prefix="", **outputs
     )
     return tf.data.experimental.from_variant(variant, spec)
 
@@ -80,7 +80,7 @@ class TfElementCounter:
 
 def is_eager_program() -> bool:
     """True in an eager program, also while a `tf.function` is traced; False in a graph that a session will run."""
-    return bool(_tensorflow().compat.v1.executing_eagerly_outside_functions())
+    return bool(tf.compat.v1.executing_eagerly_outside_functions())
 
 
 def _count_one(slot: Any) -> Any:  # noqa: ANN401, NumPy's
@@ -92,11 +92,7 @@ def _count_one(slot: Any) -> Any:  # noqa: ANN401, NumPy's
         return slot
 
 
-def _tensorflow() -> Any:  # noqa: ANN401, a module
-    return importlib.import_module("tensorflow")
-
-
-def _aggregator(tf: Any) -> Any:  # noqa: ANN401, a tensor
+def _aggregator() -> Any:  # noqa: ANN401, a tensor
     return tf.raw_ops.StatsAggregatorHandle(container="", shared_name=_AGGREGATOR_NAME)
 
 
@@ -104,9 +100,8 @@ def _count(slot: int) -> int:
     """Number of elements counted in a slot. Where TensorFlow counts, earlier iterations in the slot are included."""
     if (count := _python_counts.get(slot)) is not None:
         return count
-    tf = _tensorflow()
     # Garbage collection may end an iteration at any point, also while a function is being traced.
     with tf.init_scope(), tf.device("CPU:0"):
-        text = tf.raw_ops.StatsAggregatorSummary(iterator=_aggregator(tf)).numpy()
+        text = tf.raw_ops.StatsAggregatorSummary(iterator=_aggregator()).numpy()
     summary = tf.compat.v1.Summary.FromString(text)
     return next((int(value.histo.num) for value in summary.value if value.tag == str(slot)), 0)

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Generic, Self, TypeVar, cast
@@ -92,10 +92,6 @@ class TableReader:
             raise InvalidArgumentError(
                 "`pad` fills items up to the longest one of their batch; give a `batch_size`, too"
             )
-
-    def with_max_batches(self, max_batches: int) -> Self:
-        """Returns a copy with another `max_batches`."""
-        return replace(self, max_batches=max_batches)
 
     def __iter__(self) -> Iterator[Element]:
         return self.elements(column_block.numpy_leaves)

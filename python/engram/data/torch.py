@@ -1,6 +1,7 @@
 """A table, or batches of a replay buffer, as PyTorch tensors."""
 
 from collections.abc import Generator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -151,7 +152,7 @@ class _Dataset(IterableDataset[Element]):
                 share += worker.id < rest
                 if share == 0:
                     return
-                reader = reader.with_max_batches(share)
+                reader = replace(reader, max_batches=share)
         yield from reader.elements(_converter(self._device))
 
 
