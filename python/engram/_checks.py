@@ -30,7 +30,7 @@ def integer(what: str, value: object, *, low: int = 1, high: int = MAX_I64) -> i
             raise TypeError  # noqa: TRY301, as `operator.index` raises for other types
         number = operator.index(value)  # type: ignore[arg-type]  # it raises TypeError for other types
     except TypeError:
-        raise InvalidArgumentError(f"{what} must be an integer; got {_describe(value)}") from None
+        raise InvalidArgumentError(f"{what} must be an integer; got {describe(value)}") from None
     if number < low:
         raise InvalidArgumentError(f"{what} must be at least {low}; got {number}")
     if number > high:
@@ -53,9 +53,9 @@ def at_least(value: object, size_name: str, size: int) -> int:
 
 def number(what: str, value: object) -> float:
     """Returns a number that is not NaN as `float`. NumPy scalars are allowed, bools and strings are not."""
-    result = _as_float(value)
+    result = as_float(value)
     if result is None:
-        raise InvalidArgumentError(f"{what} must be a number; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must be a number; got {describe(value)}")
     if math.isnan(result):
         raise InvalidArgumentError(f"{what} must be a number; got nan")
     return result
@@ -88,16 +88,16 @@ def fraction(what: str, value: object) -> float:
 def boolean(what: str, value: object) -> None:
     """Checks for a Python or NumPy bool."""
     if not isinstance(value, bool | np.bool_):
-        raise InvalidArgumentError(f"{what} must be True or False; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must be True or False; got {describe(value)}")
 
 
 def seconds(what: str, value: object) -> float | None:
     """Returns a wait time in seconds; None waits forever."""
     if value is None:
         return None
-    result = _as_float(value)
+    result = as_float(value)
     if result is None or not result >= 0:
-        got = _describe(value) if result is None else f"{result:g}"
+        got = describe(value) if result is None else f"{result:g}"
         raise InvalidArgumentError(
             f"{what} must be a number of seconds, at least 0, or None to wait forever; got {got}"
         )
@@ -112,7 +112,7 @@ def instance_of(what: str, value: object, union: object, hint: str) -> None:
     """
     if isinstance(value, union):  # type: ignore[arg-type]  # a union of classes is allowed
         return
-    got = _describe(value)
+    got = describe(value)
     if isinstance(value, type) and issubclass(value, union):  # type: ignore[arg-type]
         got = f"the class {value.__name__} itself; call it"
     raise InvalidArgumentError(f"{what} must be {hint}; got {got}")
@@ -121,14 +121,14 @@ def instance_of(what: str, value: object, union: object, hint: str) -> None:
 def text(what: str, value: object) -> None:
     """Checks for a str."""
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{what} must be a str; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must be a str; got {describe(value)}")
 
 
 def choice(what: str, value: object, allowed: tuple[object, ...]) -> None:
     """Checks for one of a few values."""
     if not any(value is each or (isinstance(value, str) and value == each) for each in allowed):
         *others, last = (f'"{each}"' if isinstance(each, str) else str(each) for each in allowed)
-        raise InvalidArgumentError(f"{what} must be {', '.join(others)} or {last}; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must be {', '.join(others)} or {last}; got {describe(value)}")
 
 
 def secret(what: str, value: object) -> None:
@@ -140,13 +140,13 @@ def secret(what: str, value: object) -> None:
 def table_name(what: str, value: object) -> None:
     """Checks for a str that names a table."""
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{what} must be a str, the name of a table; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must be a str, the name of a table; got {describe(value)}")
 
 
 def path(what: str, value: object, *, empty_hint: str = 'use "." for the working directory') -> str:
     """Returns a path as `str`. `empty_hint` is the advice if the path is empty; the default is for a directory."""
     if not isinstance(value, str | os.PathLike):
-        raise InvalidArgumentError(f"{what} must be a path, as a str or os.PathLike; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must be a path, as a str or os.PathLike; got {describe(value)}")
     decoded = os.fsdecode(value)
     if not decoded:
         raise InvalidArgumentError(f"{what} must not be empty; {empty_hint}")
@@ -161,13 +161,13 @@ def file(what: str, value: object) -> str:
 def function(what: str, value: Callable[..., Any] | None) -> None:
     """Checks for something callable, or None."""
     if value is not None and not callable(value):
-        raise InvalidArgumentError(f"{what} must be a function or None; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must be a function or None; got {describe(value)}")
 
 
 def elements(what: str, value: Iterable[T], hint: str) -> list[T]:
     """Returns the elements of an iterable as a list; str, bytes and mappings are rejected."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise InvalidArgumentError(f"{what} must be {hint}; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must be {hint}; got {describe(value)}")
     return list(value)
 
 
@@ -184,14 +184,14 @@ def table_renames(what: str, value: Mapping[str, str] | None) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidArgumentError(f"{what} must map old table names to new ones; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must map old table names to new ones; got {describe(value)}")
     for old, new in value.items():
         table_name(f"each key of {what}", old)
         table_name(f"each value of {what}", new)
     return dict(value)
 
 
-def _as_float(value: object) -> float | None:
+def as_float(value: object) -> float | None:
     """Returns a number as `float`; None if the value is not a number."""
     if type(value) is float:  # the check below takes longer than many callers' work
         return value
@@ -219,6 +219,6 @@ def short_repr(value: object) -> str:
 _MAX_REPR = 100
 
 
-def _describe(value: object) -> str:
+def describe(value: object) -> str:
     """Returns the `short_repr` of a value and its type."""
     return f"{short_repr(value)} ({type(value).__name__})" if value is not None else "None"

@@ -2,11 +2,10 @@
 
 import operator
 import re
-from typing import SupportsFloat
 
 import numpy as np
 
-from engram import _checks
+from engram._checks import as_float, describe
 
 __all__ = ["boolean", "describe", "host_and_port", "instance", "integer", "number", "positive", "text"]
 
@@ -41,12 +40,10 @@ def positive(name: str, value: object) -> int:
 
 def number(name: str, value: object) -> float:
     """Returns a number as a float. Bools, text and arrays of several elements are not accepted."""
-    if isinstance(value, bool | np.bool_ | str | bytes) or not isinstance(value, SupportsFloat):
+    result = as_float(value)
+    if result is None:
         raise TypeError(f"`{name}` must be a number; got {describe(value)}")
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"`{name}` must be a number; got {describe(value)}") from None
+    return result
 
 
 def boolean(name: str, value: object) -> None:
@@ -64,11 +61,6 @@ def text(name: str, value: object) -> str:
 
 def _quoted(name: str) -> str:
     return name if "`" in name else f"`{name}`"
-
-
-def describe(value: object) -> str:
-    """Returns a value and its type for an error text."""
-    return f"{_checks.short_repr(value)} ({type(value).__name__})" if value is not None else "None"
 
 
 def instance(name: str, value: object, kind: type, hint: str) -> None:
