@@ -20,7 +20,6 @@ from engram.agents.ftw.internal_rewards import InternalRewards, initialize_inter
 from engram.agents.ftw.replay import QUEUE, can_sample_auxiliary, can_sample_queue, make_tables
 from engram.agents.ftw.seeds import seed_sequence
 from engram.compat.ftw._same_arguments import arguments_of, same_arguments
-from engram.compat.ftw.agents.tf.ftw._constructors import one_spelling
 from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
 from engram.compat.ftw.agents.tf.ftw.learning import POLL_INTERVAL, FtwLearner
 from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets, item_specs
@@ -153,7 +152,7 @@ class FTWWithoutActor:
                 agent makes its own; the batch is larger than the queue; or both spellings contradict each other.
         """
         given = dict(locals())
-        pixel_control = one_spelling(use_pixel_cotrol=use_pixel_cotrol, use_pixel_control=use_pixel_control)
+        pixel_control = _one_spelling(use_pixel_cotrol=use_pixel_cotrol, use_pixel_control=use_pixel_control)
         given["use_pixel_control"] = pixel_control
         given["max_pixel_control_buffer_size"] = max(100, batch_size)
         self._config = ReplayConfig(**arguments_of(ReplayConfig, given))
@@ -390,6 +389,17 @@ class FTW(FTWWithoutActor):
             self._learner.run()
         finally:
             self._learner_thread = None
+
+
+def _one_spelling(*, use_pixel_cotrol: bool, use_pixel_control: bool | None) -> bool:
+    """Returns the value of an argument with two spellings. The first one is True by default, the second one None."""
+    _checks.boolean("`use_pixel_cotrol`", use_pixel_cotrol)
+    if use_pixel_control is None:
+        return use_pixel_cotrol
+    _checks.boolean("`use_pixel_control`", use_pixel_control)
+    if use_pixel_control and not use_pixel_cotrol:
+        raise InvalidArgumentError("`use_pixel_cotrol` and `use_pixel_control` are one argument; got False and True")
+    return use_pixel_control
 
 
 def _extra_spec(network: FtwNetwork) -> dict[str, Any]:
