@@ -243,6 +243,10 @@ class Audited:
         _arguments.integer("n", n)
         return drawn(n)
 
+    def again(self, n: int) -> list[int]:
+        """Returns items. Arguments and errors are those of `Audited.more`."""
+        return self.more(n, 0)
+
     @property
     def count(self) -> int:
         """How many.
@@ -265,6 +269,7 @@ AUDITED_FAULTS = {
         "raises TimeoutError (in Audited._drawn)",
     ],
     "more": ["argument seed", "raises TypeError (in integer)"],
+    "again": ["raises TypeError (in integer)"],
     "count": ["raises KeyError (in Audited._drawn)"],
 }
 

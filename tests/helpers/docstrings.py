@@ -4,6 +4,7 @@ import ast
 import builtins
 import importlib
 import inspect
+import operator
 import pkgutil
 import re
 import sys
@@ -16,7 +17,7 @@ from engram import errors
 from engram.compat.reverb import errors as compat_errors
 
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Yields):$")
-_OTHERS = re.compile(r"[Aa]rguments(?:\s+and\s+errors)?\s+are\s+those\s+of\s+(?:the\s+constructor|`(\w+)`)")
+_OTHERS = re.compile(r"[Aa]rguments(?:\s+and\s+errors)?\s+are\s+those\s+of\s+(?:the\s+constructor|`([\w.]+)`)")
 _ENTRY = re.compile(r"^ {4}\*{0,2}([A-Za-z_][\w.]*(?:, \*{0,2}[A-Za-z_][\w.]*)*):")
 
 
@@ -111,14 +112,31 @@ def parse_docstring(docstring: str | None) -> ParsedDocstring:
 
 
 def referred_sections(name: Name) -> list[dict[str, list[str]]]:
-    """Sections of the docstrings to which a docstring refers: "The other arguments and errors are those of `name`."."""
+    """Sections of the docstrings to which a docstring refers: "The other arguments and errors are those of `name`.".
+
+    Also of the docstrings to which these refer.
+    """
     texts = [name.value.__doc__ or "", (name.owner.__doc__ or "") if name.path.endswith("__init__") else ""]
     sections = []
-    for other in _OTHERS.findall("\n".join(texts)):
-        value = getattr(sys.modules[name.function.__module__], other) if other else name.owner
-        values = (value, value.__init__) if inspect.isclass(value) else (value,)
-        sections += [parse_docstring(each.__doc__).sections for each in values]
+    for path in _OTHERS.findall("\n".join(texts)):
+        other = _referent(path, name) if path else Name("", name.owner)
+        if inspect.isclass(other.value):
+            sections.append(parse_docstring(other.value.__doc__).sections)
+            other = Name(f"{path}.__init__", other.value.__init__, other.value)
+        sections.append(parse_docstring(other.value.__doc__).sections)
+        sections += referred_sections(other)
     return sections
+
+
+def _referent(path: str, name: Name) -> Name:
+    """What a docstring refers to: a member of the same class, a name of its module or package, or a path of Engram."""
+    module = name.function.__module__
+    places = [name.owner, *[sys.modules.get(each) for each in (module, module.rpartition(".")[0], "engram")]]
+    path = path.removeprefix("engram.")
+    place = next(each for each in places if hasattr(each, path.partition(".")[0]))
+    parent, _, last = path.rpartition(".")
+    owner = operator.attrgetter(parent)(place) if parent else place
+    return Name(path, getattr(owner, last), owner if inspect.isclass(owner) else None)
 
 
 def parameters(function: FunctionType) -> list[str]:

@@ -34,29 +34,19 @@ class ReplayDataset(ServerDataset, metaclass=LazyDataset):
     ) -> None:
         """Creates the dataset. Nothing is fetched before iteration begins.
 
+        The other arguments and errors are those of `TimestepDataset`.
+
         Args:
-            server_address: `host:port`, text or a string tensor.
-            table: Name of the table, text or a string tensor.
-            dtypes: A nest of `tf.DType`: the dtypes in the table. Values are not converted.
-            shapes: The same nest of `tf.TensorShape`: `[...]` for steps; with `emit_timesteps=False`, shapes whose
-                first axis is `sequence_length`.
-            max_in_flight_samples_per_worker: Number of items to fetch ahead per worker, at least 1.
-            num_workers_per_iterator: Number of workers, at least 1. -1 means 1. Default: -1.
-            max_samples_per_stream: Number of items after which a new stream to the server is opened, at least 1. -1
-                means never. Default: -1.
+            shapes: A nest of `tf.TensorShape` like `dtypes`: `[...]` for steps; with `emit_timesteps=False`, shapes
+                whose first axis is `sequence_length`.
             sequence_length: Number of steps T that every item must have, at least 1. Default: any number.
             emit_timesteps: If True, elements are steps: data `[...]`, info scalars. If False, elements are whole
                 sequences: data `[T, ...]`, info `[T]` with the same value for each step. Default: True.
-            rate_limiter_timeout_ms: Milliseconds to wait for the rate limiter, at least 0; then iteration ends. -1
-                means no limit. Default: -1.
             flexible_batch_size: Accepted, at least 1 or -1, and ignored: items are sent as soon as they are available.
 
         Raises:
-            TypeError: A number is not an integer, the address or the table is not text, or a leaf of `dtypes` or
-                `shapes` is not a dtype or a shape.
             ValueError: The nests differ, a number is out of range, or a shape does not begin with `sequence_length`.
                 The message names the argument.
-            ImportError: TensorFlow is not installed.
         """
         if sequence_length is not None and _arguments.integer("sequence_length", sequence_length) < 1:
             raise ValueError(f"sequence_length ({sequence_length}) must be None or a positive integer")

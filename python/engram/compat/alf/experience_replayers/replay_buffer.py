@@ -384,16 +384,10 @@ class ReplayBuffer(RingBuffer):
     def steps_to_episode_end(self, pos: Any, env_ids: Any) -> torch.Tensor:  # noqa: ANN401, integers
         """Returns how many steps of the same episode follow each step; those stored, of an episode in progress.
 
-        Args:
-            pos: Positions of stored steps.
-            env_ids: Their environments; broadcast with `pos`.
+        Arguments and errors are those of `get_episode_begin_position`.
 
         Returns:
             int64, at least 0, with the broadcast shape.
-
-        Raises:
-            AssertionError: The buffer has no `keep_episodic_info`, or a step is not stored.
-            TypeError, IndexError: `env_ids` or `pos` have other values than numbers of environments and integers.
         """
         with self._lock:
             envs, at = self._stored(pos, env_ids, "`pos`")
@@ -402,16 +396,10 @@ class ReplayBuffer(RingBuffer):
     def get_disc_0_begin_position(self, pos: Any, env_ids: Any) -> torch.Tensor:  # noqa: ANN401, integers
         """Returns the positions of the newest steps, at or before steps, that are FIRST or have discount 0.
 
-        Args:
-            pos: Positions of stored steps.
-            env_ids: Their environments; broadcast with `pos`.
+        Arguments and errors are those of `get_episode_begin_position`, but the buffer needs `record_episodic_return`.
 
         Returns:
             int64, with the broadcast shape. These steps may have been overwritten.
-
-        Raises:
-            AssertionError: The buffer has no `record_episodic_return`, or a step is not stored.
-            TypeError, IndexError: `env_ids` or `pos` have other values than numbers of environments and integers.
         """
         if self._returns is None:
             raise AssertionError("`get_disc_0_begin_position` needs a buffer with `record_episodic_return=True`")

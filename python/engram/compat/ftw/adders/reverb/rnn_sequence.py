@@ -27,18 +27,15 @@ class NonOverlappingRNNSequenceAdder(adders.NonOverlappingRNNSequenceAdder):
     ) -> None:
         """Opens an adder.
 
+        The other arguments and errors are those of `engram.adders.NonOverlappingRNNSequenceAdder`.
+
         Args:
             client: An address, a client of `engram.compat.reverb`, an `engram.Client` or an `engram.Store`.
-            sequence_length: See `engram.adders.NonOverlappingRNNSequenceAdder`.
             delta_encoded: Whether integers are stored as differences from step to step.
-            chunk_length: See there.
-            priority_fns: See there.
-            pad_end_of_episode: See there.
-            overlap: See there.
+            chunk_length: See `engram.WriterOptions`.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever.
 
         Raises:
             TypeError: `client` has the wrong type.
-            InvalidArgumentError: Another argument has a type or value that is not allowed.
         """
         super().__init__(**engine_arguments(locals()))

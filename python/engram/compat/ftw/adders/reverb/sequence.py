@@ -27,19 +27,17 @@ class SequenceAdder(adders.SequenceAdder):
     ) -> None:
         """Opens an adder.
 
+        The other arguments and errors are those of `engram.adders.SequenceAdder`.
+
         Args:
             client: An address, a client of `engram.compat.reverb`, an `engram.Client` or an `engram.Store`.
-            sequence_length: See `engram.adders.SequenceAdder`.
-            period: See there.
             delta_encoded: Whether integers are stored as differences from step to step.
-            chunk_length: See there.
-            priority_fns: See there.
+            chunk_length: See `engram.WriterOptions`.
             pad_end_of_episode: Whether rows of zeros complete the last item of an episode. If False, it is dropped.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever.
 
         Raises:
             TypeError: `client` has the wrong type.
-            InvalidArgumentError: Another argument has a type or value that is not allowed.
         """
         _checks.boolean("`pad_end_of_episode`", pad_end_of_episode)
         given = {name: value for name, value in locals().items() if name != "pad_end_of_episode"}
