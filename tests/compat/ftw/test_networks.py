@@ -246,17 +246,6 @@ def test_a_part_belongs_to_one_network():
     networks.embed.build(FRAME)
 
 
-def test_a_memory_is_free_if_the_weights_of_its_core_cannot_be_made():
-    def fails(*_):
-        raise ValueError("no weights")
-
-    memory = ftw.MemoryAccess(5, 3, 2)
-    with raises(ValueError, "no weights"):
-        ftw.RPTH(2, 4, 3, w_init=fails, shared_memory=memory).build(5)
-    core = ftw.RPTH(2, 4, 3, shared_memory=memory).build(5)
-    assert memory.module is core.module.memory
-
-
 def test_agents_cannot_share_a_torso():
     shared = torso()
     with agent(embed=shared) as agent_:

@@ -1,7 +1,7 @@
 """Recurrent cores: LSTM, and recurrent processing with temporal hierarchy (RPTH)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,14 @@ from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks import GaussianHeadConfig, LSTMState, PeriodicRNNState, RPTHOutput
 from engram.agents.ftw.networks.policy_network import state_batch_size
-from engram.compat.ftw.tf.networks._lazy_module import SizedModule, attach, check_is_free, random_key, value_of
+from engram.compat.ftw.tf.networks._lazy_module import (
+    LazyModule,
+    SizedModule,
+    attach,
+    check_is_free,
+    random_key,
+    value_of,
+)
 from engram.compat.ftw.tf.networks._variational_units import PeriodicVariationalUnit, VariationalUnit
 from engram.compat.ftw.tf.networks.distributional import LocScaleDistributionParameters
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
@@ -58,7 +65,7 @@ class LSTM(SizedModule):
         return LSTMState(zeros, zeros)
 
 
-class RPTH(SizedModule):
+class RPTH(LazyModule):
     """A fast core, and one slow core per period; see `engram.agents.ftw.networks.RPTH`."""
 
     def __init__(  # noqa: PLR0917, FTW's signature
@@ -97,7 +104,7 @@ class RPTH(SizedModule):
             use_tfd_independent: No effect: it selects a class of TensorFlow Probability.
             w_init: Initial weights of the heads, as one of `jax.nn.initializers`. Default: Sonnet's.
             b_init: Initial biases of the heads, as one of `jax.nn.initializers`. Default: zeros.
-            shared_memory: Memory that all cores share; no other `RPTH` may have it. Default: none.
+            shared_memory: Memory that all cores share. Default: none.
             strict_period_order: Whether several periods are sorted in descending order, at each step.
             scale_gradients_fast_to_slow: Factor of gradients from the fast to the slow cores: a number or a
                 `FloatHyperparameter`, read at each call.
@@ -119,14 +126,14 @@ class RPTH(SizedModule):
         num_slow_cores = np.size(self.period())
         value_of(scale_gradients_fast_to_slow)
 
-        def rpth(in_size: int, memory: networks.MemoryAccess | None, key: Any) -> networks.RPTH:  # noqa: ANN401, a JAX key
+        def make(in_size: int, memory: networks.MemoryAccess | None, key: Any) -> networks.RPTH:  # noqa: ANN401, a JAX key
             return networks.RPTH(
                 in_size, hidden_size, num_dimensions, num_slow_cores=num_slow_cores, memory=memory,
                 dnc_clip_value=dnc_clip_value, use_dnc_linear_projection=use_dnc_linear_projection, head=head,
                 strict_period_order=strict_period_order, key=key,
             )  # fmt: skip
 
-        self._rpth, self._make = rpth, self._made
+        self._make = make
         self._noise_key = random_key(seed)
 
     def period(self) -> int | tuple[int, ...]:
@@ -140,6 +147,26 @@ class RPTH(SizedModule):
     def gradient_scale(self) -> float:
         """Returns the current factor of gradients from the fast to the slow cores."""
         return float(value_of(self._gradient_scale))
+
+    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+        """Makes the weights, unless they exist, for inputs `[..., in_size]`.
+
+        Args:
+            in_size: Size of the inputs' last axis.
+            key: Random key; no effect if this object has a seed. Default: a random one.
+
+        Returns:
+            This object.
+
+        Raises:
+            InvalidArgumentError: The memory is a part of another core.
+        """
+        if self._memory is not None:
+            check_is_free(self._memory, self)
+        self._make_module(lambda made_key: self._made(in_size, made_key), key)
+        if self._memory is not None:
+            attach(self._memory, self, lambda: self.module.memory)
+        return self
 
     def __call__(self, x: jax.Array, state: PeriodicRNNState, noise: Any = None) -> tuple[RPTHOutput, PeriodicRNNState]:  # noqa: ANN401, an array
         """Takes one step.
@@ -170,19 +197,15 @@ class RPTH(SizedModule):
         def of_any_weights() -> PeriodicRNNState:
             key = jax.random.key(0)
             memory = None if self._memory is None else self._memory.made(self.hidden_size, key)
-            return self._rpth(1, memory, key).initial_state(batch_size)
+            return self._make(1, memory, key).initial_state(batch_size)
 
         shapes = jax.eval_shape(of_any_weights)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)  # type: ignore[no-any-return]
 
     def _made(self, in_size: int, key: Any) -> networks.RPTH:  # noqa: ANN401, a JAX key
         key, memory_key = jax.random.split(key)
-        if self._memory is None:
-            return self._rpth(in_size, None, key)
-        check_is_free(self._memory, self)
-        made = self._rpth(in_size, self._memory.build(self.hidden_size, memory_key).module, key)
-        attach(self._memory, self, lambda: self.module.memory)
-        return made
+        memory = None if self._memory is None else self._memory.build(self.hidden_size, memory_key).module
+        return self._make(in_size, memory, key)
 
 
 class RPTHZWrapper:
