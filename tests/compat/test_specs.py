@@ -70,8 +70,10 @@ def test_unflattened_nests_keep_their_containers():
         _nest.unflatten_as(NEST, [1])
 
 
-def test_map_structure_keeps_the_structure():
-    assert _nest.map_structure(lambda leaf: leaf + 1, {"x": (1, 2)}) == {"x": (2, 3)}
+def test_map_structure_returns_the_first_structure():
+    assert _nest.map_structure(lambda a, b: a + b, {"x": (1, 2)}, [10, 20]) == {"x": (11, 22)}
+    with raises(ValueError, "the nests differ: they have 1, 2 leaves"):
+        _nest.map_structure(lambda a, b: a + b, [1], [1, 2])
 
 
 def test_attrs_classes_are_nests():

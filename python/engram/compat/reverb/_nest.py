@@ -109,9 +109,12 @@ def _build(structure: Any, leaves: Iterator[Any]) -> Any:  # noqa: ANN401, any n
     return with_children(structure, [_build(child, leaves) for _, child in parts])
 
 
-def map_structure(function: Callable[[Any], Any], nest: Any) -> Any:  # noqa: ANN401, any nest
-    """Returns a nest of the same structure; each leaf is `function` of the corresponding leaf."""
-    return unflatten_as(nest, [function(leaf) for leaf in flatten(nest)])
+def map_structure(function: Callable[..., Any], *nests: Any) -> Any:  # noqa: ANN401, any nests
+    """Returns a nest with the structure of the first one; each leaf is `function` of the corresponding leaves."""
+    columns = [flatten(nest) for nest in nests]
+    if len({len(column) for column in columns}) > 1:
+        raise ValueError(f"the nests differ: they have {', '.join(str(len(column)) for column in columns)} leaves")
+    return unflatten_as(nests[0], [function(*leaves) for leaves in zip(*columns, strict=True)])
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy understands

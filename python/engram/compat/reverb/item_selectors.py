@@ -15,15 +15,15 @@ class Selector:
         """Wraps `selector`, one of `engram.selectors`."""
         self._native = selector
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}Selector"
-
 
 class Fifo(Selector):
     """Selects the item that was inserted first."""
 
     def __init__(self) -> None:
         super().__init__(native.Fifo())
+
+    def __repr__(self) -> str:
+        return "FifoSelector"
 
 
 class Lifo(Selector):
@@ -32,12 +32,18 @@ class Lifo(Selector):
     def __init__(self) -> None:
         super().__init__(native.Lifo())
 
+    def __repr__(self) -> str:
+        return "LifoSelector"
+
 
 class Uniform(Selector):
     """Selects every item with the same probability."""
 
     def __init__(self) -> None:
         super().__init__(native.Uniform())
+
+    def __repr__(self) -> str:
+        return "UniformSelector"
 
 
 class Prioritized(Selector):
