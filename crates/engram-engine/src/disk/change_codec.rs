@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engram_core::chunk::Chunk;
 use engram_core::selector::TableRng;
-use engram_core::{NewItem, RateLimits, Removal, TableOp, TableOptions};
+use engram_core::{NewItem, RateLimits, Removal, SessionNumber, TableOp, TableOptions};
 
 use super::byte_codec::{BodyReader, BodyWriter, UnusableData};
 use super::options_codec::{put_limits, read_limits};
@@ -83,41 +83,39 @@ pub(crate) fn put_change(
     }
 }
 
-/// What a change that was read refers to.
-#[derive(Debug, Default)]
-pub(crate) struct ChangeParts {
-    item: Option<NewItem>,
-    keys: Vec<u64>,
-    rng: Option<TableRng>,
-    limits: Option<RateLimits>,
+/// A change that was read: a [`TableOp`] that owns its data. [`Change::op`] gives the fields their names.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Insert(NewItem, u64, Option<SessionNumber>),
+    SkipInsert(SessionNumber, u64),
+    Remove(u64, Removal),
+    SetPriority(u64, f64),
+    SetRng(TableRng),
+    Sample(Vec<u64>, bool),
+    Acknowledge(Vec<u64>, u64),
+    ReturnLeases(Vec<u64>, u64),
+    Reset,
+    SetLimits(RateLimits),
 }
 
-impl ChangeParts {
+impl Change {
     /// Reads a change. `get_chunk` returns a chunk by its serial. `applies` is true if the change will be applied to
     /// its table: then an inserted item's trajectory is checked against its chunks.
     pub(crate) fn read(
-        &mut self,
         reader: &mut BodyReader<'_>,
         dictionary: &ReadDictionary,
         applies: bool,
         get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, UnusableData>,
-    ) -> Result<TableOp<'_>, UnusableData> {
+    ) -> Result<Self, UnusableData> {
         Ok(match reader.u8()? {
             code::INSERT => {
                 let item = dictionary.read_item(reader, get_chunk)?;
                 if applies {
                     item.trajectory.check_parts()?;
                 }
-                TableOp::Insert {
-                    item: self.item.insert(item),
-                    now: reader.u64()?,
-                    number: reader.option(read_session_number)?,
-                }
+                Self::Insert(item, reader.u64()?, reader.option(read_session_number)?)
             }
-            code::SKIP_INSERT => TableOp::SkipInsert {
-                number: read_session_number(reader)?,
-                now: reader.u64()?,
-            },
+            code::SKIP_INSERT => Self::SkipInsert(read_session_number(reader)?, reader.u64()?),
             code::REMOVE => {
                 let key = reader.u64()?;
                 let number = reader.u8()?;
@@ -126,68 +124,83 @@ impl ChangeParts {
                         "unknown removal cause {number}, expected 0 to 3"
                     ));
                 };
-                TableOp::Remove { key, cause: *cause }
+                Self::Remove(key, *cause)
             }
-            code::SET_PRIORITY => TableOp::SetPriority {
-                key: reader.u64()?,
-                priority: reader.f64()?,
-            },
-            code::SET_RNG => TableOp::SetRng {
-                rng: self.rng.insert(read_rng(reader)?),
-            },
+            code::SET_PRIORITY => Self::SetPriority(reader.u64()?, reader.f64()?),
+            code::SET_RNG => Self::SetRng(read_rng(reader)?),
             code::SAMPLE => {
                 let leased = reader.bool()?;
-                self.keys = reader.u64s()?;
-                TableOp::Sample {
-                    keys: &self.keys,
-                    leased,
-                }
+                Self::Sample(reader.u64s()?, leased)
             }
-            code::ACKNOWLEDGE => {
-                self.keys = reader.u64s()?;
-                TableOp::Acknowledge {
-                    keys: &self.keys,
-                    samples: reader.u64()?,
-                }
-            }
-            code::RETURN_LEASES => {
-                self.keys = reader.u64s()?;
-                TableOp::ReturnLeases {
-                    keys: &self.keys,
-                    samples: reader.u64()?,
-                }
-            }
-            code::RESET => TableOp::Reset,
-            code::SET_LIMITS => TableOp::SetLimits {
-                limits: self.limits.insert(read_limits(reader)?),
-            },
+            code::ACKNOWLEDGE => Self::Acknowledge(reader.u64s()?, reader.u64()?),
+            code::RETURN_LEASES => Self::ReturnLeases(reader.u64s()?, reader.u64()?),
+            code::RESET => Self::Reset,
+            code::SET_LIMITS => Self::SetLimits(read_limits(reader)?),
             other => {
                 return UnusableData::err(format!("unknown change kind {other}, expected 1 to 10"));
             }
         })
     }
-}
 
-/// The store's clock at a change, in nanoseconds; `None` if the change does not contain it.
-pub(crate) fn clock_of(op: &TableOp<'_>) -> Option<u64> {
-    match op {
-        TableOp::Insert { now, .. } | TableOp::SkipInsert { now, .. } => Some(*now),
-        _ => None,
-    }
-}
-
-/// Checks that a table with these options can have made a change.
-pub(crate) fn check_op(op: &TableOp<'_>, options: &TableOptions) -> Result<(), UnusableData> {
-    match op {
-        TableOp::Insert { item, .. } => options.check_item(item)?,
-        TableOp::SetPriority { priority, .. } => {
-            options.sampler.check_priority(&options.name, *priority)?;
-            options.remover.check_priority(&options.name, *priority)?;
+    /// The store's clock at the change, in nanoseconds; `None` if the change does not contain it.
+    pub(crate) fn clock(&self) -> Option<u64> {
+        match self {
+            Self::Insert(_, now, _) | Self::SkipInsert(_, now) => Some(*now),
+            _ => None,
         }
-        TableOp::SetLimits { limits } => limits.check(&options.name, options.max_size)?,
-        _ => {}
     }
-    Ok(())
+
+    /// Checks that a table with these options can have made this change.
+    pub(crate) fn check(&self, options: &TableOptions) -> Result<(), UnusableData> {
+        match self {
+            Self::Insert(item, ..) => options.check_item(item)?,
+            Self::SetPriority(_, priority) => {
+                options.sampler.check_priority(&options.name, *priority)?;
+                options.remover.check_priority(&options.name, *priority)?;
+            }
+            Self::SetLimits(limits) => limits.check(&options.name, options.max_size)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The change as a table operation.
+    pub(crate) fn op(&self) -> TableOp<'_> {
+        match self {
+            Self::Insert(item, now, number) => TableOp::Insert {
+                item,
+                now: *now,
+                number: *number,
+            },
+            Self::SkipInsert(number, now) => TableOp::SkipInsert {
+                number: *number,
+                now: *now,
+            },
+            Self::Remove(key, cause) => TableOp::Remove {
+                key: *key,
+                cause: *cause,
+            },
+            Self::SetPriority(key, priority) => TableOp::SetPriority {
+                key: *key,
+                priority: *priority,
+            },
+            Self::SetRng(rng) => TableOp::SetRng { rng },
+            Self::Sample(keys, leased) => TableOp::Sample {
+                keys,
+                leased: *leased,
+            },
+            Self::Acknowledge(keys, samples) => TableOp::Acknowledge {
+                keys,
+                samples: *samples,
+            },
+            Self::ReturnLeases(keys, samples) => TableOp::ReturnLeases {
+                keys,
+                samples: *samples,
+            },
+            Self::Reset => TableOp::Reset,
+            Self::SetLimits(limits) => TableOp::SetLimits { limits },
+        }
+    }
 }
 
 /// Appends a random generator's state, as serialized by its library.

@@ -10,7 +10,7 @@ use engram_core::{
 };
 
 use super::byte_codec::{BodyReader, UnusableData};
-use super::change_codec::{ChangeParts, check_op, clock_of};
+use super::change_codec::Change;
 use super::clock_reading::ClockReading;
 use super::directory_reader::DirectoryReader;
 use super::file_format::{FileKind, record_bytes};
@@ -243,21 +243,20 @@ impl DirectoryReader<'_> {
                             placeholder_chunk()
                         }
                     };
-                    let mut parts = ChangeParts::default();
-                    let op = parts.read(&mut reader, dictionary, applies, &mut chunk)?;
-                    if let Some(now) = clock_of(&op) {
+                    let change = Change::read(&mut reader, dictionary, applies, &mut chunk)?;
+                    if let Some(now) = change.clock() {
                         self.out.clock = self.out.clock.max(now);
                     }
                     let table = self.out.tables.get_mut(&id).filter(|_| applies);
                     if let Some(table) = &table {
-                        check_op(&op, table.options())?;
+                        change.check(table.options())?;
                     }
                     *next_change = number.saturating_add(1);
                     if let Some(table) = table {
                         let generator_after_choices = self.out.unfinished_choices.remove(&id);
                         // Random choices are applied together with the next change, which they were
                         // made for. A `SetRng` that does not change the generator is applied at once.
-                        if let TableOp::SetRng { rng } = op
+                        if let Change::SetRng(rng) = &change
                             && rng != table.generator()
                         {
                             self.out.unfinished_choices.insert(id, rng.clone());
@@ -267,7 +266,7 @@ impl DirectoryReader<'_> {
                         if let Some(rng) = &generator_after_choices {
                             table.replay(&TableOp::SetRng { rng }, deferred);
                         }
-                        table.replay_at(&op, Lsn(number), deferred);
+                        table.replay_at(&change.op(), Lsn(number), deferred);
                     }
                 }
             }
