@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use engram_core::ErrorText;
 use engram_engine::{
-    FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable,
+    FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
+    InvalidRecord,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -21,25 +22,32 @@ use crate::gil::detached;
 pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
     let inspection = detached(py, || engram_engine::inspect(&path))?;
     let problems = inspection.problems();
+    let Inspection {
+        in_use,
+        store,
+        files,
+        others,
+        checkpoints,
+        opening,
+        refusal,
+        notes,
+    } = inspection;
     let dict = PyDict::new(py);
-    dict.set_item("in_use", inspection.in_use)?;
-    dict.set_item("store", inspection.store)?;
-    dict.set_item(
-        "files",
-        to_dicts(inspection.files, |each| file_dict(py, each))?,
-    )?;
-    dict.set_item("other_files", inspection.others)?;
+    dict.set_item("in_use", in_use)?;
+    dict.set_item("store", store)?;
+    dict.set_item("files", to_dicts(files, |each| file_dict(py, each))?)?;
+    dict.set_item("other_files", others)?;
     dict.set_item(
         "checkpoints",
-        to_dicts(inspection.checkpoints, |each| checkpoint_dict(py, each))?,
+        to_dicts(checkpoints, |each| checkpoint_dict(py, each))?,
     )?;
-    let opening = (inspection.opening)
+    let opening = opening
         .map(|opening| opening_dict(py, opening))
         .transpose()?;
     dict.set_item("opening", opening)?;
-    dict.set_item("refusal", inspection.refusal.map(clean))?;
+    dict.set_item("refusal", refusal.map(clean))?;
     dict.set_item("problems", clean_all(problems))?;
-    dict.set_item("notes", clean_all(inspection.notes))?;
+    dict.set_item("notes", clean_all(notes))?;
     Ok(dict)
 }
 
@@ -76,15 +84,20 @@ fn file_dict(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>>
     };
     dict.set_item("state", state)?;
     dict.set_item("offset", invalid.as_ref().map(|invalid| invalid.offset))?;
-    let invalid = invalid.unwrap_or_default();
+    let InvalidRecord {
+        reason: invalid_reason,
+        records_after,
+        changes_after,
+        ..
+    } = invalid.unwrap_or_default();
     dict.set_item(
         "reason",
         unusable_reason
-            .or((!invalid.reason.is_empty()).then_some(invalid.reason))
+            .or((!invalid_reason.is_empty()).then_some(invalid_reason))
             .map(clean),
     )?;
-    dict.set_item("records_after", invalid.records_after)?;
-    dict.set_item("changes_after", invalid.changes_after)?;
+    dict.set_item("records_after", records_after)?;
+    dict.set_item("changes_after", changes_after)?;
     Ok(dict)
 }
 

@@ -7,7 +7,9 @@ use engram_core::gather::{Columns, gather};
 use engram_core::pool::Pool;
 use engram_core::table::{PeekOrder, ScanOrder};
 use engram_core::{Draw, Result, SampledItemInfo};
-use engram_engine::{Peek, PeekOptions, Scan, ScanOptions, WaitOptions, WaitOutcome, wait};
+use engram_engine::{
+    Peek, PeekOptions, PeekedItem, Scan, ScanOptions, WaitOptions, WaitOutcome, wait,
+};
 use engram_rpc::client::{RemoteScan, ScanRequest};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
@@ -28,7 +30,7 @@ enum BatchScan {
 /// The columns of a batch, and the properties of its items.
 type FetchedBatch = (Columns, Vec<SampledItemInfo>);
 
-/// The values of a [`engram_engine::PeekedItem`], in order.
+/// The values of a [`PeekedItem`], in order.
 type PeekedValues = (u64, f64, u32, u64, u64, u64, Option<u64>, bool);
 
 /// What [`PyScan::fetch`] returns.
@@ -229,15 +231,25 @@ impl PyScan {
     fn peeked(&self) -> Option<(u64, u64, Vec<PeekedValues>)> {
         let peek = self.peek.as_ref()?;
         let values = peek.items.iter().map(|item| {
+            let PeekedItem {
+                key,
+                priority,
+                times_sampled,
+                age,
+                bytes,
+                chunk,
+                episode,
+                has_data,
+            } = *item;
             (
-                item.key,
-                item.priority,
-                item.times_sampled,
-                item.age,
-                item.bytes,
-                item.chunk,
-                item.episode,
-                item.has_data,
+                key,
+                priority,
+                times_sampled,
+                age,
+                bytes,
+                chunk,
+                episode,
+                has_data,
             )
         });
         Some((peek.num_compared, peek.table_size, values.collect()))

@@ -391,13 +391,14 @@ impl Store {
             |engine| Histogram::of_table(&engine.table(table)?, of, bins),
             |client| client.histogram(table, of, bins),
         )?;
-        Ok((
-            histogram.counts,
-            histogram.edges,
-            histogram.below,
-            histogram.above,
-            histogram.table_size,
-        ))
+        let Histogram {
+            counts,
+            edges,
+            below,
+            above,
+            table_size,
+        } = histogram;
+        Ok((counts, edges, below, above, table_size))
     }
 
     fn update_priorities(
