@@ -74,7 +74,7 @@ impl Layout {
         check_structure("a layout", &self.structure, self.names.len())
     }
 
-    /// Name of a column. Empty if the data is one array, or if there is no such column.
+    /// Name of a column. Empty if the data is one array, or if the layout has fewer columns.
     #[must_use]
     pub fn name(&self, column: usize) -> &str {
         self.names.get(column).map_or("", |name| name)
