@@ -20,7 +20,7 @@ const MAX_LEASE_TIMEOUT: Duration = Duration::from_secs(u64::MAX / 4);
 #[pyclass(frozen, name = "Server", module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PyServer {
-    /// Closed once `close` has returned. First, because fields are dropped in order.
+    /// Closed once `close` has returned. The first field, so that it is dropped before the server, which may wait.
     open: native_readers::Open,
     server: ForkGuard<Server>,
 }

@@ -62,7 +62,7 @@ impl StreamConfig<'_> {
 #[pyclass(frozen, name = "Stream", module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PyStream {
-    /// First, because fields are dropped in order.
+    /// The first field, so that it is dropped before the stream, which may wait.
     open: native_readers::Open,
     /// A waiting reader holds the lock, without the GIL.
     stream: ForkGuard<Mutex<Box<dyn BatchStream>>>,

@@ -41,7 +41,7 @@ class _Follower:
         self._last_addresses = {shard.shard_id: shard.address for shard in view.shards}
         self._problem, self._problem_since = "", 0.0
         self._stopped = threading.Event()
-        self._waiting = threading.Event()  # set when the registry has replied to the call in progress
+        self._waiting = threading.Event()  # set when the call in progress has ended, or by `stop`
 
     def stop(self) -> None:
         self._stopped.set()

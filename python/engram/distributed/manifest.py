@@ -1,6 +1,7 @@
 """The file in a cluster's directory that names its shards and their directories."""
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -91,8 +92,10 @@ def write_manifest(path: str, manifest: Manifest) -> None:
     temporary = file.with_suffix(".tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
-        fsync(temporary)
+        with temporary.open("w", encoding="utf-8") as opened:
+            json.dump(asdict(manifest), opened)
+            opened.flush()
+            os.fsync(opened.fileno())
         temporary.replace(file)
         fsync(path)
     except OSError as error:

@@ -249,6 +249,7 @@ impl TableState {
     /// Items that were removed meanwhile stay removed.
     pub fn return_leases(&mut self, handles: impl Iterator<Item = Handle>) {
         let (handles, keys) = self.open_leases(handles);
+        debug_assert!(handles.len() as u64 <= self.counters.leased);
         self.record_returned_leases(&keys, handles.len() as u64);
         for handle in handles {
             if self.is_live(handle) {

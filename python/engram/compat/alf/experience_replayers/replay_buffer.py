@@ -396,7 +396,8 @@ class ReplayBuffer(RingBuffer):
     def get_disc_0_begin_position(self, pos: Any, env_ids: Any) -> torch.Tensor:  # noqa: ANN401, integers
         """Returns the positions of the newest steps, at or before steps, that are FIRST or have discount 0.
 
-        Arguments and errors are those of `get_episode_begin_position`, but the buffer needs `record_episodic_return`.
+        Arguments and errors are those of `get_episode_begin_position`, but the buffer needs `record_episodic_return`
+        instead of `keep_episodic_info`.
 
         Returns:
             int64, with the broadcast shape. These steps may have been overwritten.
