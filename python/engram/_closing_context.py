@@ -10,12 +10,12 @@ from engram.errors import EngramError, ForkedError
 __all__ = ["ClosedAtBlockEnd", "ClosingContext"]
 
 
-class ClosedAtBlockEnd:
+class ClosedAtBlockEnd(abc.ABC):
     """An object that is closed at the end of its `with` block, also if the block fails."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Closes the object. Can be called more than once."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
