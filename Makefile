@@ -13,18 +13,22 @@ PIP_INSTALL := $(UV) pip install --quiet --python $(BIN)/python
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml -o -name '*.proto') Cargo.toml Cargo.lock
+RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 PYTHON_FILES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
-# Only engram-py needs Python: maturin builds it. The other crates are tested without Python.
-CRATES := --workspace --exclude engram-py --locked
+# Only engram-py needs Python: maturin builds it. The other crates are tested without Python. The generator of the
+# protocols' code has a test of its own: make check-generated.
+CRATES := --workspace --exclude engram-py --exclude engram-protogen --locked
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 
-# Slow tests run in CI and with `make test SLOW=1`. Tests that need PyTorch or TensorFlow run in an environment of their
-# own (`make frameworks`), so that all others are tested without them.
-SLOW ?= $(filter true,$(CI))
-MARKERS := $(if $(SLOW),, and not slow)
+# `make test-all` sets ALL: slow tests, more random examples, and an error where something that a test needs is missing.
+ALL ?=
+export ENGRAM_TEST_ALL := $(ALL)
+MARKERS := $(if $(ALL),, and not slow)
 PYTEST_ARGS ?=
+# The Python of the tests, and the build that they need: `make test-all` takes the release build.
+TEST_PYTHON ?= $(BIN)/python
+ENGINE ?= .venv/.built
 # Three processes for two processors, because many tests wait; one without tests left takes over some of another one.
 PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 PARALLEL := -n $(PROCESSES) --dist worksteal
@@ -44,10 +48,13 @@ help: ## List the targets
 		/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 .PHONY: install
-install: .venv/.dev ## Create .venv with the pinned tools (a minute, mostly downloads)
+install: .venv/.dev ## Install all pinned tools and libraries into .venv, also those that `make` does not need
 
 .PHONY: build
 build: .venv/.built ## Build the engine and install Engram into .venv (the default)
+
+.PHONY: release
+release: .venv/.release ## The same with the optimizations of wheels, for benchmarks (minutes)
 
 .PHONY: wheel
 wheel: dist/.built ## Build the wheel for Python 3.11 and newer into dist/
@@ -62,8 +69,18 @@ prerequisites:
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
-.venv/.dev: requirements/dev.txt .venv/.uv
-	@echo "==> Installing pinned tools and libraries into .venv (about a minute, mostly downloads)"
+.venv/.main: requirements/main.txt .venv/.uv
+	@echo "==> Installing what Engram and its demo need into .venv (seconds, mostly downloads)"
+	@$(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+.venv/.test: requirements/test.txt .venv/.main
+	@echo "==> Installing what the tests need into .venv (seconds, mostly downloads)"
+	@$(PIP_INSTALL) --require-hashes -r $<
+	@touch $@
+
+.venv/.dev: requirements/dev.txt .venv/.test
+	@echo "==> Installing the linters and all extras into .venv (seconds, mostly downloads)"
 	@$(PIP_INSTALL) --require-hashes -r $<
 	@touch $@
 
@@ -91,42 +108,80 @@ $(OUTSIDE)/.made: requirements/outside.txt .venv/.uv
 	@$(UV) pip install --quiet --python $(OUTSIDE)/bin/python --require-hashes --no-deps -r $<
 	@touch $@
 
-# An editable install: only changes of Rust need a new build.
-.venv/.built: $(RUST) pyproject.toml .venv/.dev | prerequisites
-	@echo "==> Building the engine (about 5 minutes the first time on 2 cores)"
-	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin develop --release --uv
+# Editable installs: only changes of Rust need a new build. There is one at a time.
+.venv/.built: $(RUST) pyproject.toml .venv/.main | prerequisites
+	@echo "==> Building the engine (two minutes the first time on 2 cores)"
+	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin develop --uv
+	@rm -f .venv/.release
 	@touch $@
 
-# Packs the existing cargo build with the Python files.
-dist/.built: .venv/.built $(PYTHON_FILES) README.md LICENSE
-	@echo "==> Building the wheel (seconds)"
+.venv/.release: $(RUST) pyproject.toml .venv/.main | prerequisites
+	@echo "==> Building the engine as for a release (minutes)"
+	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin develop --release --uv
+	@rm -f .venv/.built
+	@touch $@
+
+dist/.built: $(RUST) pyproject.toml $(PYTHON_FILES) README.md LICENSE .venv/.main | prerequisites
+	@echo "==> Building the wheel (minutes; seconds after make release)"
 	@rm -rf dist
 	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin build --release --out dist
 	@touch $@
 	@ls dist/*.whl
 
+# The environment in which `make test-all` tests the wheel.
+.venv-wheel/.made: requirements/dev.txt dist/.built .venv/.uv
+	@test -x .venv-wheel/bin/python || $(UV) venv --quiet --python $(BIN)/python .venv-wheel
+	@$(UV) pip install --quiet --python .venv-wheel/bin/python --require-hashes -r $<
+	@$(UV) pip install --quiet --python .venv-wheel/bin/python --no-deps --reinstall dist/*.whl
+	@touch $@
+
 ##@ Check
 
+# Tests of Python by what they need; the markers are in pyproject.toml.
+PYTEST = $(TEST_PYTHON) -m pytest
+ELSEWHERE := not frameworks and not interop and not page and not ray
+
 .PHONY: test
-test: test-rust test-python ## Run the Rust and the Python tests
+test: test-rust test-python ## Test what a change most often breaks (minutes)
 
 .PHONY: test-rust
-test-rust: | prerequisites ## Run the Rust tests (a few minutes to build the first time)
+test-rust: | prerequisites ## Run the Rust tests
 	@echo "==> Rust tests"
 ifdef NEXTEST
 	@cargo nextest run $(CRATES)
-	@cargo test $(CRATES) --doc --quiet
 else
-	@cargo test $(CRATES)
+	@cargo test $(CRATES) --lib --bins --tests
 endif
 
 .PHONY: test-python
-test-python: .venv/.built ## Run the Python tests, including the demo's smoke test
+test-python: .venv/.test $(ENGINE) ## Run the Python tests, but for those of agents
 	@echo "==> Python tests"
-	@$(BIN)/python -m pytest -m "not frameworks and not interop and not page and not ray$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
+	@$(PYTEST) -m "$(ELSEWHERE) and not agents$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
+
+.PHONY: test-agents
+test-agents: .venv/.dev $(ENGINE) ## Run the tests of agents, of their training and of engram.compat.ftw
+	@echo "==> Tests of agents"
+	@$(PYTEST) -m "$(ELSEWHERE) and agents$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
+
+# `make test-all` in parts, which other machines may run at the same time.
+WITH_RELEASE := $(MAKE) ALL=1 ENGINE=.venv/.release
+WITH_WHEEL := $(MAKE) ALL=1 ENGINE=.venv-wheel/.made TEST_PYTHON=.venv-wheel/bin/python
+
+.PHONY: test-all all-engine all-python all-agents all-frameworks all-systems
+test-all: all-engine all-python all-agents all-frameworks all-systems ## Run all tests, in Python with the wheel (an hour)
+all-engine:
+	@$(WITH_RELEASE) check-generated test-rust lint docs
+all-python:
+	@$(WITH_WHEEL) test-wheel test-python test-page
+all-agents:
+	@$(WITH_WHEEL) test-agents
+all-frameworks:
+	@$(WITH_RELEASE) frameworks test-outside
+all-systems:
+	@$(WITH_RELEASE) test-interop test-ray
 
 .PHONY: frameworks
-frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made .venv/.built ## Run the tests that need PyTorch or TensorFlow
+frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made $(ENGINE) ## Run the tests that need PyTorch or TensorFlow
 	@echo "==> Python tests with frameworks"
 	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
 		$(FRAMEWORKS)/bin/python -m pytest -m "frameworks$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
@@ -137,7 +192,7 @@ frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made .venv/.built ## Run the tests t
 
 # One after the other: each has a Ray cluster with several nodes.
 .PHONY: test-ray
-test-ray: $(RAY)/.made .venv/.built ## Test engram.distributed on a local Ray cluster (ENGRAM_RAY_KILLS=50, ENGRAM_RAY_SEEDS=3 for more)
+test-ray: $(RAY)/.made $(ENGINE) ## Test engram.distributed on a local Ray cluster (ENGRAM_RAY_KILLS=50, ENGRAM_RAY_SEEDS=3 for more)
 	@echo "==> Python tests with Ray"
 	@PYTHONPATH="$(CURDIR)/python" JAX_PLATFORMS=cpu RAY_USAGE_STATS_ENABLED=0 \
 		$(RAY)/bin/python -m pytest -m "ray$(MARKERS)" $(PYTEST_ARGS)
@@ -148,7 +203,7 @@ OUTSIDE_TESTS := acme/adders/reverb/episode_test.py acme/adders/reverb/sequence_
 	tf_agents/replay_buffers/reverb_replay_buffer_test.py tf_agents/replay_buffers/reverb_utils_test.py
 
 .PHONY: test-outside
-test-outside: $(OUTSIDE)/.made .venv/.built ## Run the replay tests of Acme and TF-Agents on engram.compat.reverb
+test-outside: $(OUTSIDE)/.made $(ENGINE) ## Run the replay tests of Acme and TF-Agents on engram.compat.reverb
 	@echo "==> Tests of Acme and TF-Agents"
 	@cd $(OUTSIDE)/lib/python3.*/site-packages && \
 		PYTHONPATH="$(CURDIR)/python:$(CURDIR)/tests/outside" TF_CPP_MIN_LOG_LEVEL=3 \
@@ -161,12 +216,12 @@ test-wheel: dist/.built ## Test the wheel in bare environments of Python 3.11, 3
 	@scripts/test_wheel.sh $(UV) dist/*.whl
 
 .PHONY: test-page
-test-page: .venv/.built ## Test the dashboard in Chromium (Debian's package `chromium`; CHROMIUM=PATH for another one)
+test-page: .venv/.dev $(ENGINE) ## Test the dashboard in Chromium (Debian's package `chromium`; CHROMIUM=PATH for another one)
 	@echo "==> Tests of the dashboard in a browser"
-	@$(BIN)/python -m pytest -m page $(PYTEST_ARGS)
+	@$(PYTEST) -m page $(PYTEST_ARGS)
 
 .PHONY: screenshots
-screenshots: .venv/.built ## Make the pictures of the dashboard for the documentation
+screenshots: .venv/.dev .venv/.built ## Make the pictures of the dashboard for the documentation
 	@SCREENSHOTS=docs/images/dashboard $(BIN)/python -m pytest -m page -k "overview or test_table or images or stays_open" -q
 
 .venv-interop/.built: requirements/interop.txt .venv/.uv
@@ -176,12 +231,12 @@ screenshots: .venv/.built ## Make the pictures of the dashboard for the document
 	@touch $@
 
 .PHONY: test-interop
-test-interop: .venv/.built .venv-interop/.built ## Test dm-reverb's client with Engram's server and with its own
+test-interop: .venv/.test $(ENGINE) .venv-interop/.built ## Test dm-reverb's client with Engram's server and with its own
 	@echo "==> dm-reverb's client with both servers"
-	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest -m interop
+	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
 
 .PHONY: lint
-lint: lint-sources .venv/.built ## Check all that lint-sources checks, and the stubs
+lint: lint-sources $(ENGINE) ## Check all that lint-sources checks, and the stubs
 	@echo "==> Lint: stubs of the engine"
 	@$(BIN)/stubtest engram._engram
 
@@ -211,7 +266,7 @@ demo: .venv/.built ## Train an agent on CartPole, with a live display (DEMO_ARGS
 	@$(BIN)/engram demo $(DEMO_ARGS)
 
 .PHONY: bench
-bench: .venv/.built ## Run the benchmarks, also of the peers (an hour or more)
+bench: .venv/.release ## Run the benchmarks, also of the peers (an hour or more)
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
@@ -220,13 +275,21 @@ docs: .venv/.docs ## Build the documentation into site/; warnings are errors
 
 ##@ Maintain
 
+.PHONY: generate
+generate: | prerequisites ## Generate the Rust code of the protocols' messages again, after a change of a .proto file
+	@cargo run --quiet --locked --package engram-protogen
+
+.PHONY: check-generated
+check-generated: | prerequisites ## Check that the generated code is that of the .proto files
+	@cargo test --quiet --locked --package engram-protogen
+
 .PHONY: lock
 lock: .venv/.uv ## Pin requirements/*.in again (LOCK_ARGS=--upgrade for newer versions)
-	@for name in bootstrap dev docs frameworks interop ray; do \
+	@for name in bootstrap dev test main docs frameworks interop ray; do \
 		$(LOCK) $(LOCK_ARGS) requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 	@$(LOCK) $(LOCK_ARGS) --override requirements/outside.overrides requirements/outside.in -o requirements/outside.txt
 
 .PHONY: clean
 clean: ## Remove everything that make created
-	@rm -rf .venv $(FRAMEWORKS) $(OUTSIDE) $(RAY) .venv-interop target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv $(FRAMEWORKS) $(OUTSIDE) $(RAY) .venv-interop .venv-wheel target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@rm -f python/engram/*.so

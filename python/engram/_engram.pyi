@@ -28,6 +28,7 @@ __all__ = [
     "TrajectoryWriter",
     "VectorWriter",
     "Writer",
+    "__profile__",
     "__version__",
     "after_fork_in_child",
     "check_env_ids",
@@ -38,9 +39,11 @@ __all__ = [
     "names",
     "reshard",
     "set_long_wait",
+    "set_only_thread_checks",
     "unflatten",
 ]
 
+__profile__: str  # "release", or "dev" for the build of `make`
 __version__: str
 MAX_PRIORITY: float  # of a PriorityTree
 REVERB_DESCRIPTORS: bytes  # a FileDescriptorSet
@@ -48,6 +51,7 @@ REVERB_DESCRIPTORS: bytes  # a FileDescriptorSet
 def after_fork_in_child() -> None: ...
 def check_env_ids(env_ids: npt.ArrayLike, num_envs: int) -> None: ...
 def set_long_wait(seconds: float) -> None: ...
+def set_only_thread_checks(writers: float, calls: float) -> None: ...
 def flatten(tree: Any) -> tuple[list[Any], list[str], str]: ...  # leaves, their names, structure as JSON
 
 # The checkpoint's directory, the number of items by table, notes.

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::False;
 
 use crate::long_wait::LongWait;
-use crate::only_thread::{CALL_CHECK_INTERVAL, is_only_thread};
+use crate::only_thread::{call_check_interval, is_only_thread};
 use crate::{arguments, errors};
 
 /// Number of forks between the process that loaded the module and this one.
@@ -203,7 +203,7 @@ where
     T: Send,
 {
     let mut long_wait = LongWait::begin();
-    let mut next_check = long_wait.began() + CALL_CHECK_INTERVAL;
+    let mut next_check = long_wait.began() + call_check_interval();
     wait_unless(py, ticket, deadline, |raised| {
         if check_signals(raised) || long_wait.report(raised, &describe) {
             return true;
@@ -211,7 +211,7 @@ where
         let Some(deadlock) = deadlock.filter(|_| Instant::now() >= next_check) else {
             return false;
         };
-        next_check += CALL_CHECK_INTERVAL;
+        next_check += call_check_interval();
         let is_only_thread = Python::try_attach(|py| is_only_thread(py, 0)).unwrap_or(Ok(false));
         *raised = match is_only_thread {
             Ok(false) => None,

@@ -65,6 +65,7 @@ use pyo3::types::PyBytes;
 #[pymodule]
 fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     memory::configure();
+    module.add("__profile__", env!("ENGRAM_PROFILE"))?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<batched_writer::BatchedWriter>()?;
@@ -96,6 +97,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;
     module.add_function(wrap_pyfunction!(resharding::reshard, module)?)?;
     module.add_function(wrap_pyfunction!(long_wait::set_long_wait, module)?)?;
+    module.add_function(wrap_pyfunction!(only_thread::set_only_thread_checks, module)?)?;
     module.add_function(wrap_pyfunction!(saved_buffer::mapped_signature, module)?)?;
     module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;
     module.add_function(wrap_pyfunction!(structure::names, module)?)?;

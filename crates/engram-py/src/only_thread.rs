@@ -1,5 +1,6 @@
 //! Whether a call waits for other threads although there are none.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engram_engine::Engine;
@@ -10,12 +11,29 @@ use crate::native_readers;
 /// Name of the threads that `engram._checkpoint_thread` starts.
 const CHECKPOINT_THREAD: &str = "engram-checkpoints";
 
+static WRITER_CHECK_MS: AtomicU64 = AtomicU64::new(1_000);
+static CALL_CHECK_MS: AtomicU64 = AtomicU64::new(5_000);
+
+/// Sets the seconds between two checks of a waiting writer and of other waiting calls, for tests.
+#[pyfunction]
+pub(crate) fn set_only_thread_checks(writers: f64, calls: f64) {
+    for (interval, seconds) in [(&WRITER_CHECK_MS, writers), (&CALL_CHECK_MS, calls)] {
+        let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1));
+        let milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        interval.store(milliseconds, Ordering::Relaxed);
+    }
+}
+
 /// How often a waiting writer checks whether another thread could end the wait.
-pub(crate) const WRITER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) fn writer_check_interval() -> Duration {
+    Duration::from_millis(WRITER_CHECK_MS.load(Ordering::Relaxed))
+}
 
 /// How often other waiting calls check that. Longer, because threads of C such as those of JAX's callbacks are seen only
 /// while they run Python.
-pub(crate) const CALL_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) fn call_check_interval() -> Duration {
+    Duration::from_millis(CALL_CHECK_MS.load(Ordering::Relaxed))
+}
 
 /// True if nothing but this thread can use the stores of this process: it is the only one of Python, except those that
 /// write checkpoints, the process has no server, and at most `datasets` datasets are open.

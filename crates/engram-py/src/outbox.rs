@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
 use crate::long_wait::LongWait;
-use crate::only_thread::{WRITER_CHECK_INTERVAL, any_item_expires, is_only_thread};
+use crate::only_thread::{any_item_expires, is_only_thread, writer_check_interval};
 use crate::tables::{REPLY_GRACE, RemoteTables, Tables};
 
 /// Minimum wait for a server's reply, even if the caller's timeout is shorter.
@@ -251,7 +251,7 @@ impl AnyOutbox {
         deadline: Option<Instant>,
     ) -> PyResult<WaitEnd> {
         let mut long_wait = LongWait::begin();
-        let mut deadlock_check = Instant::now() + WRITER_CHECK_INTERVAL;
+        let mut deadlock_check = Instant::now() + writer_check_interval();
         loop {
             let check = self.is_local().then_some(deadlock_check);
             let next = [check, long_wait.next(), deadline]
@@ -268,7 +268,7 @@ impl AnyOutbox {
                 if self.is_deadlock(py)? {
                     return Ok(WaitEnd::Deadlock);
                 }
-                deadlock_check += WRITER_CHECK_INTERVAL;
+                deadlock_check += writer_check_interval();
             }
             let mut raised = None;
             py.detach(|| long_wait.report(&mut raised, |waited| self.describe_wait(waited)));

@@ -14,7 +14,7 @@ use crate::errors;
 use crate::gil::{ForkGuard, Timeout, check_signals};
 use crate::long_wait::LongWait;
 use crate::native_readers;
-use crate::only_thread::{CALL_CHECK_INTERVAL, is_only_thread};
+use crate::only_thread::{call_check_interval, is_only_thread};
 use crate::tables::Tables;
 
 /// The options of an `engram.Dataset`. Python has checked all but `timeout`.
@@ -153,7 +153,7 @@ impl PyStream {
         let mut long_wait = LongWait::begin();
         loop {
             let until = if may_deadlock {
-                Some(Instant::now() + CALL_CHECK_INTERVAL)
+                Some(Instant::now() + call_check_interval())
             } else {
                 deadline
             };

@@ -1,5 +1,5 @@
-//! Which fields of dm-reverb's messages take memory once decoded. `build.rs` generates these tables.
+//! Which fields of dm-reverb's messages take memory once decoded. `make generate` generates these tables.
 
 use engram_codec::{DecodedSize, Field, message, repeated, repeated_number, string};
 
-include!(concat!(env!("OUT_DIR"), "/decoded_size.rs"));
+include!("generated/decoded_size.rs");

@@ -31,9 +31,9 @@ pub use tensor_decoder::{TensorHeader, check_tensor};
 pub use tensor_encoder::encode_tensor;
 
 /// The messages, as a `FileDescriptorSet`.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");
 
-/// The messages, generated from `proto/`.
+/// The messages that `make generate` generates from `proto/`.
 #[expect(
     missing_docs,
     clippy::large_enum_variant,
@@ -47,13 +47,13 @@ pub mod pb {
     pub mod deepmind {
         /// dm-reverb's messages.
         pub mod reverb {
-            tonic::include_proto!("deepmind.reverb");
+            include!("generated/deepmind.reverb.rs");
         }
     }
 
     /// TensorFlow's messages.
     pub mod tensorflow {
-        tonic::include_proto!("tensorflow");
+        include!("generated/tensorflow.rs");
     }
 
     pub use deepmind::reverb::*;

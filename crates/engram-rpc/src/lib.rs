@@ -10,7 +10,7 @@ use engram_core::{Error, Result};
 use rand::rand_core::TryRng;
 use rand::rngs::SysRng;
 
-/// Messages generated from `proto/engram.proto`.
+/// Messages that `make generate` generates from `proto/engram.proto`.
 #[expect(
     missing_docs,
     clippy::pedantic,
@@ -19,7 +19,7 @@ use rand::rngs::SysRng;
     reason = "generated; documented in the .proto file"
 )]
 pub mod pb {
-    tonic::include_proto!("engram.v1");
+    include!("generated/engram.v1.rs");
 }
 
 /// Version of the protocol that this crate implements.

@@ -23,3 +23,9 @@ pub use tables::table_options;
 pub fn env_number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
+
+/// True in `make test-all`, where random tests may take longer.
+#[must_use]
+pub fn runs_all_tests() -> bool {
+    std::env::var("ENGRAM_TEST_ALL").is_ok_and(|all| !all.is_empty())
+}

@@ -1,10 +1,10 @@
-//! Which fields of Engram's own messages take memory once decoded. `build.rs` generates these tables.
+//! Which fields of Engram's own messages take memory once decoded. `make generate` generates these tables.
 
 use engram_codec::{
     DecodedSize, Field, message, repeated, repeated_number, repeated_string, string,
 };
 
-include!(concat!(env!("OUT_DIR"), "/decoded_size.rs"));
+include!("../generated/decoded_size.rs");
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@
 
 use engram_testkit::{
     CountingAllocator, RandomSource, env_number, measure_peak, mutate, random_message,
+    runs_all_tests,
 };
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
@@ -157,7 +158,7 @@ fn try_recover(directory: &PowerLossDirectory, repair: bool) -> Option<Recovered
 
 #[test]
 fn damaged_directories_are_refused_or_opened_without_wrong_data() {
-    let count = env_number("ENGRAM_FUZZ", 10_000);
+    let count = env_number("ENGRAM_FUZZ", if runs_all_tests() { 10_000 } else { 1_500 });
     let seed = env_number("ENGRAM_FUZZ_SEED", 1);
     let mut random = RandomSource::new(seed);
     let stores: Vec<UndamagedStore> = (1..=20).map(UndamagedStore::new).collect();

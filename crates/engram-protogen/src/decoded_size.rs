@@ -1,8 +1,4 @@
-//! Generates the implementations of `DecodedSize` for the messages of a protocol. The build scripts of the crates that
-//! have one contain this file as a module.
-
-use std::path::Path;
-use std::{env, fs, io};
+//! Generates the implementations of `DecodedSize` for the messages of a protocol.
 
 use protox::prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
 
@@ -15,12 +11,10 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
-    /// Writes `decoded_size.rs` to the output directory.
-    pub(crate) fn write(&self, protocol: &DescriptorPool) -> io::Result<()> {
+    /// The content of `decoded_size.rs`.
+    pub(crate) fn code(&self, protocol: &DescriptorPool) -> String {
         let messages = protocol.all_messages().filter(|m| !is_recursive(m));
-        let code: String = messages.map(|m| self.implementation(&m)).collect();
-        let directory = env::var("OUT_DIR").map_err(io::Error::other)?;
-        fs::write(Path::new(&directory).join("decoded_size.rs"), code)
+        messages.map(|m| self.implementation(&m)).collect()
     }
 
     fn implementation(&self, message: &MessageDescriptor) -> String {

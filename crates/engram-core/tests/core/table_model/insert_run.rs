@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use engram_core::{Admission, DeferredDrops, NewItem, Removal};
 
-use crate::TableAndModel;
-use crate::record::trajectory;
+use crate::table_model::TableAndModel;
+use crate::table_model::record::trajectory;
 
 impl TableAndModel {
     /// Inserts `count` items with new keys, the second one with a key that the table may have, but at most `max` of them.

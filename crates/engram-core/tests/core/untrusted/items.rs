@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engram_core::{Chunk, Layout, Slice, SpanColumn, Spans, Trajectory, WindowShape};
 use proptest::prelude::*;
 
-use crate::parts::{low_32_bits, number};
+use crate::untrusted::parts::{low_32_bits, number};
 
 /// Parts of an item, valid or not.
 #[derive(Clone, Debug)]

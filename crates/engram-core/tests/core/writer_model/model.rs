@@ -6,7 +6,7 @@ use engram_core::writer::{
 use engram_core::{DType, Error, Shape};
 use proptest::prelude::*;
 
-use crate::common::{Cell, Item, layout};
+use crate::writer_model::common::{Cell, Item, layout};
 
 /// One step: per column, the shape and bytes of the cell, if it has one.
 pub(crate) type Step = Vec<Option<(Shape, Cell)>>;

@@ -11,7 +11,7 @@ use engram_core::{
 };
 use smallvec::smallvec;
 
-use crate::parts::ChunkParts;
+use crate::untrusted::parts::ChunkParts;
 
 fn schema() -> Arc<Schema> {
     let cell = |dtype, shape| CellSpec { dtype, shape };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::common::{Cell, Item, cell_value, layout, options, read, spec};
+use crate::writer_model::common::{Cell, Item, cell_value, layout, options, read, spec};
 use engram_core::writer::{
     CellPositions, ColumnSelection, ItemRecorder, Recorder, Selection, StepPosition,
 };

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use crate::common::{Cell, cell_value, options, read, spec};
-use crate::model::{
+use crate::writer_model::common::{Cell, cell_value, options, read, spec};
+use crate::writer_model::model::{
     CreatedItem, PatternModel, PatternSpec, check_outcome, check_priority, pattern_specs,
 };
 use engram_core::writer::{BatchedRecorder, ColumnInput, ItemRecorder, Pattern};
@@ -120,7 +120,7 @@ proptest! {
         let longest_lookback = patterns.iter().map(Pattern::lookback).max().unwrap() as usize;
         let model = PatternModel { longest_lookback, ..PatternModel::default() };
         let recorder = BatchedRecorder::new(
-            options(1, chunk_length), 5, envs, crate::common::schema(&cells), patterns,
+            options(1, chunk_length), 5, envs, crate::writer_model::common::schema(&cells), patterns,
         );
         let mut run = Run {
             recorder: recorder.unwrap(),

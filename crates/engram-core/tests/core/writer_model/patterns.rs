@@ -1,7 +1,7 @@
 //! Compares a pattern set with the model of patterns, on random operations.
 
-use crate::common::{cell_value, layout, options, read, spec};
-use crate::model::{
+use crate::writer_model::common::{cell_value, layout, options, read, spec};
+use crate::writer_model::model::{
     CreatedItem, PatternModel, PatternSpec, Step, check_outcome, check_priority, pattern_specs,
 };
 use engram_core::writer::{ItemRecorder, Pattern, PatternSet, Recorder};
@@ -77,7 +77,7 @@ impl Run {
             .collect();
         let history = patterns.iter().map(Pattern::lookback).max().unwrap_or(1);
         let mut recorder = Recorder::new(options(history, chunk_length), 9).unwrap();
-        let schema = crate::common::schema(&cells);
+        let schema = crate::writer_model::common::schema(&cells);
         recorder
             .restructure(schema.layout.clone(), cells.clone().into(), &[])
             .unwrap();

@@ -8,7 +8,7 @@ use engram_core::{
 };
 use engram_testkit::table_options;
 
-use crate::record::{chunks, trajectory};
+use crate::table_model::record::{chunks, trajectory};
 
 /// The content of a table that a checkpoint would store.
 pub(crate) struct Saved {
