@@ -47,7 +47,8 @@ def generator_dataset(
     """Returns a dataset of elements that Python reads, several per call of Python where possible.
 
     Each iteration opens a reader, and closes it when it ends. tf.data's automatic prefetching is disabled, as it would
-    consume elements that no code requested.
+    consume elements that no code requested. For the datasets of `compat.reverb`, three generators are nested: `iterate`
+    below, `BlockReader.blocks` and `Dataset.read`.
 
     Args:
         open_reads: Opens the reader.

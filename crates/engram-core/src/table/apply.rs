@@ -1,5 +1,5 @@
 //! Applies changes to a table. Most functions apply the change of one [`TableOp`], which their caller
-//! records.
+//! records. Recovery applies recorded changes with the same functions.
 
 use std::sync::Arc;
 

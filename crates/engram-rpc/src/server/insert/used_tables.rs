@@ -1,4 +1,5 @@
-//! The tables of one stream, and how far their rate limiters let the writer go.
+//! The tables of one stream, and how far their rate limiters let the writer go. A client counts items beyond the
+//! reported number as waiting, so it sends without waiting for responses while a limiter is open.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
