@@ -1,7 +1,7 @@
 //! Saving a [`StepBuffer`], and filling one from a save: the steps of environments, in runs of consecutive ones.
 //!
 //! A buffer with the same steps in the same slots, the same priorities and the same random generator draws the same
-//! items, because the sums of the priorities' tree depend only on the current weights. A save has no more than that.
+//! items, because the sums of the tree depend only on the current weights.
 
 use super::episode_flags::{CUT, ENDED, FIRST, TERMINATED};
 use super::filled::filled;
