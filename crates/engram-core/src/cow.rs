@@ -18,6 +18,8 @@ pub const ENTRIES_PER_COW_PAGE: usize = 16;
 /// Pages that one call of [`CowPages::continue_snapshot`] adds to the snapshot.
 const PAGES_PER_STEP: usize = 2048;
 
+/// One allocation with its reference count: separate small counts, freed by the hundred thousand, were merged by the C
+/// library's allocator in one long pause.
 type Page<T> = Arc<[T; ENTRIES_PER_COW_PAGE]>;
 
 /// A growing array of copy-on-write pages.
