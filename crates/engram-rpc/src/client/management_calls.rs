@@ -23,8 +23,8 @@ fn discard_broken(connection: &Mutex<Option<Connection>>, broken: &Connection) {
     }
 }
 
-/// True if a call can be sent again when it is not known whether the server has handled it. Creating or dropping a table
-/// again fails, although the first call has succeeded; another reset removes what was inserted after the first one.
+/// True if a call can be sent again when it is not known whether the server has handled it. Creating or dropping a
+/// table again fails, although the first call has succeeded; another reset removes what was inserted after the first.
 fn can_be_repeated(call: &Call) -> bool {
     !matches!(call, Call::Create(_) | Call::Drop(_) | Call::Reset(_))
 }
