@@ -1,6 +1,7 @@
 """`python -m benchmarks`: measures Engram and its peers (Reverb, cpprb and TF-Agents) in alternating runs.
 
-Prints a table of figures and ratios; `--write` also writes it to docs/performance.md, and main figures to README.md.
+Prints a table of figures and ratios; `--write` also writes it to benchmarks/results, and main figures to README.md and
+docs/performance.md.
 """
 
 import argparse
@@ -9,26 +10,27 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmarks import data, durable, network, peers, readme, report, shares, tf_agents, workloads
+from benchmarks import build, data, durable, network, peers, report, shares, summary, tf_agents, workloads
 from benchmarks.measure import Row, measure
 from benchmarks.workloads import Workload
 
 
 class Section(NamedTuple):
-    """A table of docs/performance.md."""
+    """A table of benchmarks/results."""
 
+    title: str
     workloads: tuple[Workload, ...]
     table: Callable[[list[Row]], str]
     group: str = ""  # another name that selects this section, together with others of the same group
 
 
 SECTIONS: dict[str, Section] = {
-    "bench": Section(workloads.WORKLOADS, report.table),
-    "network": Section(network.WORKLOADS, report.table),
-    "data": Section(data.WORKLOADS, report.table),
-    "tf_agents": Section(tf_agents.WORKLOADS, report.table),
-    "durable_rates": Section(durable.RATES, shares.table, "durable"),
-    "durable_saves": Section(durable.SAVES, shares.table, "durable"),
+    "bench": Section("Workloads in one process", workloads.WORKLOADS, report.table),
+    "network": Section("Workloads over the network, all processes on one machine", network.WORKLOADS, report.table),
+    "data": Section("Datasets of `engram.data`, from a server in another process", data.WORKLOADS, report.table),
+    "tf_agents": Section("TF-Agents' uniform replay buffer", tf_agents.WORKLOADS, report.table),
+    "durable_rates": Section("Insert rates of durable stores", durable.RATES, shares.table, "durable"),
+    "durable_saves": Section("Checkpoints and restores of 500 MB of noise", durable.SAVES, shares.table, "durable"),
 }
 STALL = "durable_stall"  # runs only if it or `durable` is named, in a process of its own: benchmarks.stall_checkpoint
 
@@ -54,13 +56,13 @@ def parse() -> argparse.Namespace:
         help=f"run only this engine, such as `engram` or `reverb`; repeatable; {STALL} always runs Engram only",
     )
     parser.add_argument("--install", action="store_true", help="only create the virtual environments of the peers")
-    parser.add_argument("--write", action="store_true", help="also write tables to docs/performance.md and README.md")
+    parser.add_argument("--write", action="store_true", help="also write tables to benchmarks/results")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.workloads if name not in known]
     if unknown:
         parser.error(f"unknown workload `{unknown[0]}`; expected one of {', '.join(sorted(known))}")
     if arguments.quick and arguments.write:
-        parser.error("`--write` cannot be used with `--quick`: the page shows full runs only")
+        parser.error("`--write` cannot be used with `--quick`: results are those of full runs only")
     if arguments.write and (arguments.engine or known_workloads & set(arguments.workloads)):
         parser.error("`--write` replaces whole tables: name sections instead of workloads, and no `--engine`")
     return arguments
@@ -71,7 +73,7 @@ def stall(arguments: argparse.Namespace) -> int:
     runs = 1 if arguments.quick else arguments.runs
     command = [sys.executable, "-m", "benchmarks.stall_checkpoint", "--runs", str(runs)]
     if arguments.quick:
-        command += ["--items", "200000", "--frames", "2000"]
+        command += ["--quick", "--items", "200000", "--frames", "2000"]
     if arguments.write:
         command.append("--write")
     return subprocess.run(command, cwd=peers.ROOT, check=False).returncode
@@ -84,6 +86,8 @@ def main() -> int:
         for peer in peers.PEERS:
             peers.environment(peer)
         return 0
+    if not arguments.quick:
+        build.require_release()
     failed, named = False, set(arguments.workloads)
     for name, section in SECTIONS.items():
         chosen = [each for each in section.workloads if not named or named & {name, section.group, each.name}]
@@ -95,9 +99,8 @@ def main() -> int:
         text = f"{section.table(rows)}\n{report.circumstances(rows, arguments.runs)}"
         print(text)
         if arguments.write:
-            report.write(name, text)
-            if name == "bench":
-                report.write(name, readme.table(text), report.README)
+            report.write(name, section.title, text)
+            summary.write()
         failed |= any(row.errors for row in rows)
     if named & {STALL, "durable"}:
         failed |= stall(arguments) != 0

@@ -12,7 +12,7 @@ import os
 import statistics
 import subprocess
 
-from benchmarks import peers
+from benchmarks import build, peers, report, summary
 
 LIBRARIES = ("cpprb", "torchrl", "flashbax")
 ENGINES = ("engram", *LIBRARIES, "numpy")
@@ -48,17 +48,8 @@ def run(engine: str, steps: int, calls: int) -> dict[str, float]:
     return figures
 
 
-def main() -> None:
-    """Prints a table of microseconds per call and of ratios."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.buffers", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="runs of each engine (default: 5)")
-    parser.add_argument("--steps", type=int, default=1_000_000, help="steps in the buffer (default: 1,000,000)")
-    parser.add_argument("--calls", type=int, default=5_000, help="calls per workload and run (default: 5,000)")
-    arguments = parser.parse_args()
-    runs = []
-    for number in range(arguments.runs):
-        peers.log(f"run {number + 1} of {arguments.runs}")
-        runs.append({engine: run(engine, arguments.steps, arguments.calls) for engine in ENGINES})
+def print_table(runs: list[dict[str, dict[str, float]]]) -> None:
+    """Prints medians and ratios of the runs."""
     print("| workload | Engram | cpprb 11 | TorchRL 0.14 | flashbax 0.1.3 | `numpy.take` | times as fast as | target |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in runs[0]["engram"]:
@@ -74,6 +65,26 @@ def main() -> None:
         shown = "the best library" if peer == "best" and rivals != ["numpy"] else rivals[0]
         cells += [f"{statistics.median(ratios):.2f} {shown}" if known else "", f"{target:g}" if target else ""]
         print("| " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    """Prints a table of microseconds per call and of ratios."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.buffers", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="runs of each engine (default: 5)")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="steps in the buffer (default: 1,000,000)")
+    parser.add_argument("--calls", type=int, default=5_000, help="calls per workload and run (default: 5,000)")
+    parser.add_argument("--write", action="store_true", help="also write the table to benchmarks/results")
+    arguments = parser.parse_args()
+    build.require_release()
+    runs = []
+    for number in range(arguments.runs):
+        peers.log(f"run {number + 1} of {arguments.runs}")
+        runs.append({engine: run(engine, arguments.steps, arguments.calls) for engine in ENGINES})
+    title = "Replay buffers in one process, times per call"
+    with report.printed("buffers", title, "benchmarks.buffers", to_file=arguments.write):
+        print_table(runs)
+    if arguments.write:
+        summary.write()
 
 
 if __name__ == "__main__":

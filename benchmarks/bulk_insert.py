@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import engram
+from benchmarks import build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,6 +153,7 @@ def main() -> None:
         "--steps", type=int, default=200_000, help="steps per run, a multiple of 1,000 (default: 200,000)"
     )
     arguments = parser.parse_args()
+    build.require_release()
     shapes: dict[str, tuple[tuple[int, ...], list[tuple[str, Insert]]]] = {
         "transitions": ((arguments.steps,), [("`insert_batch`", insert_batch)]),
         "one episode": ((arguments.steps,), [("`append_steps`", append_steps), ("`append`", append)]),

@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 
 import engram
+from benchmarks import build
 
 SETTLE_S = 10.0
 """Pause after tabs are opened or closed: the dashboard stops reading some seconds after the last tab was closed."""
@@ -193,6 +194,7 @@ def main() -> None:
     elif arguments.run_tabs:
         run_tabs(arguments.run_tabs)
     else:
+        build.require_release()
         with (
             command("serve", "--port", "0", pattern=r" at (\S+);") as (server, address),
             command("dashboard", address, "--port", "0", pattern=r"^(http\S+)$") as (dashboard, url),

@@ -23,7 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import StepType, TimeStep
 
-from benchmarks import peers
+from benchmarks import build, peers
+from benchmarks import report as results
 from engram.agents.ftw import config as ftw
 from engram.agents.ftw.actor import Actors, act, example_row
 from engram.agents.ftw.agent_networks import make_networks
@@ -267,19 +268,22 @@ def main() -> None:
     names = [setting.name for setting in SETTINGS]
     parser.add_argument("settings", nargs="*", metavar="SETTING", help=f"any of {', '.join(names)} (default: all)")
     parser.add_argument("--times", type=int, default=7, help="calls of each part (default: 7)")
+    parser.add_argument("--write", action="store_true", help="also write the tables to benchmarks/results")
     arguments = parser.parse_args()
     if unknown := set(arguments.settings) - set(names):
         parser.error(f"unknown settings {sorted(unknown)}; expected any of {names}")
-    flops, bandwidth = limits()
-    print(
-        f"{jax.devices()[0].device_kind}, {os.cpu_count()} processors; matrix product {flops / 1e9:,.0f} GFLOP/s, ",
-        end="",
-    )
-    print(f"copy {bandwidth / 1e9:,.0f} GB/s")
-    for setting in SETTINGS:
-        if not arguments.settings or setting.name in arguments.settings:
-            peers.log(f"measuring {setting.name}")
-            report(setting, arguments.times)
+    build.require_release()
+    with results.printed("ftw_parts", "Parts of FTW's learner and actors", "benchmarks.ftw", to_file=arguments.write):
+        flops, bandwidth = limits()
+        print(
+            f"{jax.devices()[0].device_kind}, {os.cpu_count()} processors; matrix product {flops / 1e9:,.0f} GFLOP/s, ",
+            end="",
+        )
+        print(f"copy {bandwidth / 1e9:,.0f} GB/s")
+        for setting in SETTINGS:
+            if not arguments.settings or setting.name in arguments.settings:
+                peers.log(f"measuring {setting.name}")
+                report(setting, arguments.times)
 
 
 if __name__ == "__main__":

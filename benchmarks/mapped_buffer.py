@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import peers
+from benchmarks import build, peers, report
 from engram import ArraySpec
 from engram.buffers import MappedFile, ReplayBuffer
 from engram.selectors import Prioritized, Uniform
@@ -80,14 +80,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9, help="rounds of each (default: 9)")
     parser.add_argument("--items", type=int, default=1_000_000, help="items per round (default: 1,000,000)")
     parser.add_argument("--prioritized", action="store_true", help="sample by priorities, which are all equal")
+    parser.add_argument("--write", action="store_true", help="also write the table to benchmarks/results")
     parser.add_argument("--directory", help="where to create the files (default: that of temporary files)")
     arguments = parser.parse_args()
+    build.require_release()
     sampler = Prioritized(0.6) if arguments.prioritized else Uniform()
+    kind = type(sampler).__name__
+    name, title = f"mapped_buffer_{kind.lower()}", f"Replay buffers in mapped files, {kind}: time per item"
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory, ExitStack() as stack:
         buffers = []
         for steps in arguments.steps:
             peers.log(f"creating the file of {steps:,} steps")
             buffers.append(stack.enter_context(opened(Path(directory, f"{steps}"), steps, sampler)))
+        stack.enter_context(report.printed(name, title, "benchmarks.mapped_buffer", to_file=arguments.write))
         print(f"{sampler}, {STEP_BYTES} bytes per step, {os.cpu_count()} processors")
         print(
             "| batch | steps | `sample` | `numpy.take` | growth | growth of `numpy.take` | ratio of growths | target |"

@@ -1,16 +1,19 @@
-"""Renders results as a Markdown table, with machine, versions and command, and writes them to the documentation."""
+"""Renders results as a Markdown table, with machine, versions and command, and writes them to benchmarks/results."""
 
+import io
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from typing import TextIO
 
-from benchmarks import peers
+from benchmarks import build, peers
 from benchmarks.measure import Row, ratio
 
-PAGE = peers.ROOT / "docs" / "performance.md"
-README = peers.ROOT / "README.md"
+RESULTS = peers.ROOT / "benchmarks" / "results"
 HEAD = (
     "| workload | engine | median | min - max | first row is better by | target | met |\n"
     "|---|---|---:|---:|---:|---|---|\n"
@@ -86,7 +89,7 @@ def circumstances(rows: list[Row], runs: int) -> str:
             "versions": ", ".join(f"{k} {v}" for k, v in sorted(versions.items())),
             "Python": platform.python_version(),
             "command": f"`{command.strip()}` (median of {runs} runs, each in a fresh process, engines alternating)",
-            "commit": f"`{commit()}`",
+            "commit": commit(),
         }.items()
     )
 
@@ -105,22 +108,48 @@ def load() -> str:
 
 
 def commit() -> str:
-    """The measured commit, and whether the tree had uncommitted changes."""
+    """The measured commit, whether the tree had uncommitted changes, and the build profile of the engine."""
     git = ["git", "-C", str(peers.ROOT)]
     head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
     dirty = subprocess.run(
         [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False
     )
-    return (head.stdout.strip() or "unknown") + (" + changes" if dirty.stdout.strip() else "")
+    name = (head.stdout.strip() or "unknown") + (" + changes" if dirty.stdout.strip() else "")
+    return f"`{name}`, profile `{build.profile() or 'unknown'}`"
 
 
-def write(name: str, text: str, file: Path = PAGE) -> None:
-    """Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->` in a file of the documentation."""
-    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    page = file.read_text(encoding="utf-8")
-    if begin not in page or end not in page:
-        msg = f"`{file.relative_to(peers.ROOT)}` lacks the markers `{begin}` and `{end}`"
-        raise ValueError(msg)
-    before, _, rest = page.partition(begin)
-    _, _, after = rest.partition(end)
-    file.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
+def facts(command: str) -> str:
+    """Renders machine, load, command and commit of a measurement in this process."""
+    return (
+        f"* machine: {machine()}\n* load average at the end: {load()}\n* command: `{command}`\n* commit: {commit()}\n"
+    )
+
+
+def write(name: str, title: str, text: str) -> None:
+    """Writes a table and its facts to `benchmarks/results/NAME.txt`."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.txt").write_text(f"{title}\n\n{text.strip()}\n", encoding="utf-8")
+
+
+class _Copy(io.StringIO):
+    """Keeps what is written, and also writes it to another stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(text)
+        self._stream.flush()
+        return super().write(text)
+
+
+@contextmanager
+def printed(name: str, title: str, module: str, *, to_file: bool) -> Iterator[None]:
+    """Adds facts to what the body prints; with `to_file`, also writes both to `benchmarks/results/NAME.txt`."""
+    output = _Copy(sys.stdout)
+    with redirect_stdout(output):
+        yield
+        print(f"\n{facts(' '.join(['python -m', module, *sys.argv[1:]]))}")
+    if to_file:
+        write(name, title, output.getvalue())

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import engram
+from benchmarks import build
 
 ITEMS = {"small": 65_536, "frames": 16_384}  # of all shards together
 WARM_UP_CALLS = 50
@@ -159,6 +160,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="duration of a turn")
     arguments = parser.parse_args()
+    build.require_release()
     all_shards = [Shards(number, arguments.item) for number in arguments.shards]
     cases = [(batch, shards) for batch in arguments.batch for shards in all_shards]
     turns = [

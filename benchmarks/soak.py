@@ -217,7 +217,7 @@ def run(minutes: float, pause: float, number_of_clients: int) -> int:
     print(f"* machine: {report.machine()}; load average at the end: {report.load()}")
     print(
         f"* command: `python -m benchmarks.soak --minutes {minutes:g} --pause {pause:g} --clients {len(clients)}`; "
-        f"commit: `{report.commit()}`"
+        f"commit: {report.commit()}"
     )
     return int(bool(errors or incomplete or failed or grown or full is None or full > half))
 

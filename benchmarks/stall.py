@@ -22,7 +22,7 @@ import numpy as np
 import engram
 from benchmarks import callers
 from benchmarks.callers import Phases
-from benchmarks.stall_report import Size, main
+from benchmarks.stall_report import Result, Size, main
 
 ENVS = 1_000
 
@@ -118,4 +118,5 @@ def measure(items: int) -> Phases:
 
 if __name__ == "__main__":
     sizes = [Size("items", 5_000_000, "items per table")]
-    sys.exit(main("benchmarks.stall", __doc__, "stall", sizes, measure))
+    result = Result("stall", "Latency of calls during operations on big tables")
+    sys.exit(main("benchmarks.stall", __doc__, result, sizes, measure))

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import engram
 from benchmarks import callers, durable, peers, stall
 from benchmarks.callers import Phases
-from benchmarks.stall_report import Size, main
+from benchmarks.stall_report import Result, Size, main
 from benchmarks.workers import common
 
 Durability = Literal["none", "process"]
@@ -106,4 +106,5 @@ def measure(items: int, frames: int) -> Phases:
 
 if __name__ == "__main__":
     sizes = [Size("items", 5_000_000, "small items"), Size("frames", durable.NOISE_ITEMS, "large items")]
-    sys.exit(main("benchmarks.stall_checkpoint", __doc__, "durable_stall", sizes, measure))
+    result = Result("durable_stall", "Latency of calls during checkpoints")
+    sys.exit(main("benchmarks.stall_checkpoint", __doc__, result, sizes, measure))

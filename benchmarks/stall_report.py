@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks import report
+from benchmarks import build, report
 from benchmarks.callers import REFERENCE, Phases
 from benchmarks.pauses import Pauses
 
@@ -113,6 +113,13 @@ class Size(NamedTuple):
     help: str
 
 
+class Result(NamedTuple):
+    """The file of results that `--write` writes."""
+
+    name: str
+    title: str
+
+
 def parse(module: str, about: str | None, sizes: Sequence[Size]) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
@@ -122,13 +129,19 @@ def parse(module: str, about: str | None, sizes: Sequence[Size]) -> argparse.Nam
         parser.add_argument(
             f"--{size.name}", type=int, default=size.default, help=f"{size.help} (default: {size.default:,})"
         )
-    parser.add_argument("--write", action="store_true", help="write the report to docs/performance.md")
-    return parser.parse_args()
+    parser.add_argument("--write", action="store_true", help="write the report to benchmarks/results")
+    parser.add_argument("--quick", action="store_true", help="a smoke test: with any build of the engine")
+    arguments = parser.parse_args()
+    if arguments.quick and arguments.write:
+        parser.error("`--write` cannot be used with `--quick`: results are those of full runs only")
+    return arguments
 
 
-def main(module: str, about: str | None, section: str, sizes: Sequence[Size], measure: Callable[..., Phases]) -> int:
+def main(module: str, about: str | None, result: Result, sizes: Sequence[Size], measure: Callable[..., Phases]) -> int:
     """Measures and prints the report; returns 1 if an Engram call exceeded the bound, pauses of cores subtracted."""
     arguments = parse(module, about, sizes)
+    if not arguments.quick:
+        build.require_release()
     if not KEEP_MEMORY_ENV.items() <= os.environ.items():  # glibc reads them when a process starts: start again
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | KEEP_MEMORY_ENV)  # noqa: S606
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -142,12 +155,8 @@ def main(module: str, about: str | None, section: str, sizes: Sequence[Size], me
     del runs[0]
     met, sentences = verdict(runs, pauses)
     options = " ".join(f"--{name} {value}" for name, value in {**values, "runs": arguments.runs}.items())
-    text = (
-        f"{histogram(runs)}\n{sentences}\n\n* machine: {report.machine()}\n"
-        f"* load average at the end: {report.load()}\n* command: `python -m {module} {options}`\n"
-        f"* commit: `{report.commit()}`\n"
-    )
+    text = f"{histogram(runs)}\n{sentences}\n\n{report.facts(f'python -m {module} {options}')}"
     print(text)
     if arguments.write:
-        report.write(section, text)
+        report.write(*result, text)
     return int(not met)

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 import engram
+from benchmarks import build
 from engram.gymnasium import Transitions, VectorWriter
 from engram.patterns import end_of_episode
 
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=7, help="runs of each writer (default: 7)")
     parser.add_argument("--calls", type=int, default=5_000, help="calls per run (default: 5,000)")
     arguments = parser.parse_args()
+    build.require_release()
     runs, calls = arguments.runs, arguments.calls
     header = f"{' | '.join(f'{mode}: `VectorWriter`, bare writer' for mode in MODES)} |\n| ---: | ---: | ---: |"
     print(f"| environments, writer alone | {header}")

@@ -63,17 +63,16 @@ def test_the_readme_opens_with_a_program():
     assert output, "the output follows the program"
 
 
-def test_the_figures_of_the_readme_are_those_of_the_page_about_performance(monkeypatch):
+def test_the_tables_of_the_readme_and_of_the_page_about_performance_are_those_of_the_results(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
-    from benchmarks import readme  # noqa: PLC0415, not in the path of the tests
+    from benchmarks import summary  # noqa: PLC0415, not in the path of the tests
 
-    def section(file):
-        _, _, rest = (ROOT / file).read_text(encoding="utf-8").partition("<!-- bench:begin -->\n")
-        return rest.partition("<!-- bench:end -->")[0]
-
-    table = readme.table(section("docs/performance.md"))
-    assert table.count("not measured") == 2, "all other figures are in the page"
-    assert section("README.md") == table
+    for table in summary.TABLES:
+        begin, end = summary.marks(table.name)
+        rendered = summary.render(table)
+        without_source = sum(source is None for _, *sources in table.rows for source in sources)
+        assert rendered.count("not measured") == without_source, "all other figures are in the results"
+        assert f"{begin}{rendered}{end}" in table.page.read_text(encoding="utf-8")
 
 
 # --- docstrings ----------------------------------------------------------------------------------
