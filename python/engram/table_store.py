@@ -183,13 +183,7 @@ class TableStore(ClosedAtBlockEnd):
         return BatchedWriter(self, num_envs, patterns, **options)
 
     def sample(
-        self,
-        table: str,
-        n: int,
-        *,
-        at_least: int | None = None,
-        timeout: float | None = None,
-        pad: bool = False,
+        self, table: str, n: int, *, at_least: int | None = None, timeout: float | None = None, pad: bool = False
     ) -> Batch:
         """Draws `n` items with replacement, and waits until they are available.
 

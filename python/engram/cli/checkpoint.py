@@ -6,12 +6,7 @@ from engram.cli.server_options import Address, Ca, Certificate, Key, Token, exit
 
 
 def checkpoint(
-    address: Address,
-    *,
-    token: Token = None,
-    ca: Ca = None,
-    certificate: Certificate = None,
-    key: Key = None,
+    address: Address, *, token: Token = None, ca: Ca = None, certificate: Certificate = None, key: Key = None
 ) -> None:
     """Write a checkpoint of all tables to the server's directory; the server continues to serve."""
     with exit_on_error():

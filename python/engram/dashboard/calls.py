@@ -22,11 +22,7 @@ T = TypeVar("T")
 
 
 async def fetch(
-    server: ServerPoller,
-    call: Callable[[TableStore], T],
-    *,
-    shared: Hashable = None,
-    max_age: float = 0.0,
+    server: ServerPoller, call: Callable[[TableStore], T], *, shared: Hashable = None, max_age: float = 0.0
 ) -> tuple[T | None, str | None]:
     """Makes a call to a server in another thread; returns its result, or the text of its error.
 

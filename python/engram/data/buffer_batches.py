@@ -11,12 +11,7 @@ __all__ = ["sampled_batches"]
 
 
 def sampled_batches(
-    buffer: ReplayBuffer,
-    batch_size: int,
-    convert: Callable[[Any], Any],
-    *,
-    prefetch: int,
-    replacement: bool,
+    buffer: ReplayBuffer, batch_size: int, convert: Callable[[Any], Any], *, prefetch: int, replacement: bool
 ) -> Generator[BufferBatch]:
     """Yields batches of `buffer.sample` without end, with `convert(batch.data)` as their data.
 

@@ -27,12 +27,7 @@ Placement = Any
 
 
 def dataset(
-    store: TableStore,
-    table: str,
-    *,
-    device: Placement = None,
-    device_prefetch: int = 0,
-    **options: Unpack[Options],
+    store: TableStore, table: str, *, device: Placement = None, device_prefetch: int = 0, **options: Unpack[Options]
 ) -> "Elements":
     """Returns a dataset of a table's items or steps as JAX arrays.
 
@@ -71,12 +66,7 @@ def dataset(
 
 
 def batches(
-    buffer: ReplayBuffer,
-    batch_size: int,
-    *,
-    device: Placement = None,
-    prefetch: int = 2,
-    replacement: bool = True,
+    buffer: ReplayBuffer, batch_size: int, *, device: Placement = None, prefetch: int = 2, replacement: bool = True
 ) -> Generator[BufferBatch]:
     """Yields batches of a replay buffer, as JAX arrays on a device, without end.
 

@@ -21,9 +21,7 @@ Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 
 
 def checked_spaces(
-    env: Env | None,
-    observation_space: gymnasium.Space[Any] | None,
-    action_space: gymnasium.Space[Any] | None,
+    env: Env | None, observation_space: gymnasium.Space[Any] | None, action_space: gymnasium.Space[Any] | None
 ) -> tuple[EnvSpec | None, Spaces]:
     """Returns the specification of an environment, if it has one, and the spaces that were given, or else its own."""
     spec = None

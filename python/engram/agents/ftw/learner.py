@@ -48,13 +48,7 @@ def init(params: Any, key: Array) -> LearnerState:  # noqa: ANN401, a pytree
     return LearnerState(params, optimizer.init(params), key)
 
 
-def update(
-    state: LearnerState,
-    batch: Batch,
-    hypers: Hypers,
-    *,
-    static: AgentNetworks,
-) -> tuple[LearnerState, Metrics]:
+def update(state: LearnerState, batch: Batch, hypers: Hypers, *, static: AgentNetworks) -> tuple[LearnerState, Metrics]:
     """Does one update.
 
     Args:

@@ -286,11 +286,7 @@ class TrajectoryColumn:
     __slots__ = ("_history", "_lowest", "_positions", "_references", "is_squeezed")
 
     def __init__(
-        self,
-        data_references: Sequence[Any],
-        *,
-        squeeze: bool = False,
-        path: tuple[Any, ...] | None = None,
+        self, data_references: Sequence[Any], *, squeeze: bool = False, path: tuple[Any, ...] | None = None
     ) -> None:
         """Creates a column of the elements of a history or of another column, or of objects with the same attributes.
 

@@ -83,10 +83,7 @@ def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> 
 
 
 def create_config(
-    pattern: Pattern,
-    table: str,
-    conditions: Sequence[ConditionProto] = (),
-    priority: Priority | None = None,
+    pattern: Pattern, table: str, conditions: Sequence[ConditionProto] = (), priority: Priority | None = None
 ) -> Config:
     """Creates the config of a structured writer that creates items of a pattern.
 

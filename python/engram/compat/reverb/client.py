@@ -139,11 +139,7 @@ class Client:
         return Writer(self, length, delta_encoded, chunk, in_flight)
 
     def trajectory_writer(
-        self,
-        num_keep_alive_refs: int,
-        *,
-        validate_items: bool = True,
-        get_signature_timeout_ms: int | None = None,
+        self, num_keep_alive_refs: int, *, validate_items: bool = True, get_signature_timeout_ms: int | None = None
     ) -> TrajectoryWriter:
         """Creates a writer whose items consist of any slices of its steps. The writer connects on first use.
 

@@ -113,13 +113,7 @@ class RPTH(eqx.Module):
         self.fast = unit(in_size + num_slow * (visible_size + prior_size) + num_dimensions, fast_key)
 
     def __call__(
-        self,
-        x: jax.Array,
-        state: PeriodicRNNState,
-        noise: jax.Array,
-        *,
-        period: jax.Array,
-        gradient_scale: jax.Array,
+        self, x: jax.Array, state: PeriodicRNNState, noise: jax.Array, *, period: jax.Array, gradient_scale: jax.Array
     ) -> tuple[RPTHOutput, PeriodicRNNState]:
         """Takes one step. All arguments may be traced.
 

@@ -143,11 +143,7 @@ class SumSegmentTree(SegmentTree):
     """
 
     def __init__(
-        self,
-        capacity: int,
-        dtype: torch.dtype = torch.float32,
-        device: str = "cpu",
-        name: str = "SumSegmentTree",
+        self, capacity: int, dtype: torch.dtype = torch.float32, device: str = "cpu", name: str = "SumSegmentTree"
     ) -> None:
         super().__init__(capacity, torch.add, dtype, device, name)
         self._sums: _engram.PriorityTree | None = None  # None: to be built from the values
@@ -227,11 +223,7 @@ class MinSegmentTree(SegmentTree):
     """
 
     def __init__(
-        self,
-        capacity: int,
-        dtype: torch.dtype = torch.float32,
-        device: str = "cpu",
-        name: str = "MinSegmentTree",
+        self, capacity: int, dtype: torch.dtype = torch.float32, device: str = "cpu", name: str = "MinSegmentTree"
     ) -> None:
         super().__init__(capacity, torch.minimum, dtype, device, name)
 
@@ -243,10 +235,6 @@ class MaxSegmentTree(SegmentTree):
     """
 
     def __init__(
-        self,
-        capacity: int,
-        dtype: torch.dtype = torch.float32,
-        device: str = "cpu",
-        name: str = "MaxSegmentTree",
+        self, capacity: int, dtype: torch.dtype = torch.float32, device: str = "cpu", name: str = "MaxSegmentTree"
     ) -> None:
         super().__init__(capacity, torch.maximum, dtype, device, name)
