@@ -65,7 +65,7 @@ def vector_writer(store: engram.Store, envs: Any, mode: str) -> VectorWriter:  #
     return VectorWriter(store, envs, [Transitions("replay", n_step=N_STEP, discount=0.99)], autoreset_mode=mode)
 
 
-def row(actions: Any, obs: Any, rewards: Any) -> dict[str, Any]:  # noqa: ANN401, arrays
+def row(actions: engram.Nest, obs: engram.Nest, rewards: engram.Nest) -> dict[str, Any]:
     """Returns a step of a bare writer."""
     return {"obs": obs, "action": actions, "return": rewards.astype(np.float32), "discount": np.ones(len(obs), "f4")}
 

@@ -2,6 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from engram.nests import Nest  # first: other modules import it from here
+
+# isort: split
 from engram import errors, patterns, rate_limiters, selectors
 from engram._engram import __version__
 from engram._lazy_modules import lazy_modules
@@ -34,6 +37,7 @@ __all__ = [
     "Dataset",
     "EngramError",
     "Histogram",
+    "Nest",
     "Pattern",
     "PatternWriter",
     "Peek",

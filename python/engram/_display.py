@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram import _engram
+from engram import Nest, _engram
 from engram._text import counted, printable
 
 __all__ = ["MAX_ROWS", "aligned", "array_text", "column_rows", "html_table"]
@@ -38,7 +38,7 @@ def array_text(array: npt.NDArray[Any]) -> str:
     return np.array2string(array, separator=", ", threshold=6, max_line_width=10_000)
 
 
-def column_rows(data: Any, row_splits: Any, lengths: Any) -> list[tuple[str, str, str, str]]:  # noqa: ANN401, nests
+def column_rows(data: Nest, row_splits: Nest, lengths: Nest) -> list[tuple[str, str, str, str]]:
     """Returns name, dtype, shape, and range of lengths of each column of a batch, given its nests."""
     ragged = {name: np.diff(splits) for name, splits in _columns(row_splits).items() if splits is not None}
     padded = {name: column for name, column in _columns(lengths).items() if column is not None}
@@ -57,11 +57,11 @@ def column_rows(data: Any, row_splits: Any, lengths: Any) -> list[tuple[str, str
     return rows
 
 
-def _columns(nest: Any) -> dict[str, Any]:  # noqa: ANN401, a nest
+def _columns(nest: Nest) -> dict[str, Any]:
     """Returns the leaves of a nest by name."""
     leaves, names, _ = _engram.flatten(nest)
     return dict(zip(names, leaves, strict=True))
 
 
-def _lengths_text(kind: str, lengths: Any) -> str:  # noqa: ANN401, i64 `[B]` or None
+def _lengths_text(kind: str, lengths: npt.NDArray[np.int64] | None) -> str:
     return "" if lengths is None else f"{kind}: {min(lengths)} to {max(lengths)} steps per item"

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from engram import _checks
+from engram import Nest, _checks
 
 __all__ = ["Divisor", "check_arguments", "importance_weights"]
 
@@ -24,14 +24,14 @@ def check_arguments(beta: float, normalize: Divisor) -> float:
 
 
 def importance_weights(
-    probability: Any,  # noqa: ANN401, an array or a tensor
-    min_probability: Any,  # noqa: ANN401
-    candidates: Any,  # noqa: ANN401
+    probability: Nest,
+    min_probability: Nest,
+    candidates: Nest,
     *,
     beta: float,
     normalize: Divisor,
     maximum: Callable[[Any], Any] = np.max,
-) -> Any:  # noqa: ANN401
+) -> Nest:
     """Returns `(1 / (candidates * probability)) ** beta`, f64 `[B]`, divided as `normalize` requires.
 
     Args:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engram import _engram
+from engram import Nest, _engram
 from engram._batch_base import BatchBase, BatchInfoBase
 from engram._batch_values import BatchValues
 from engram._importance_weights import Divisor, check_arguments
@@ -89,13 +89,13 @@ class Batch(BatchBase):
         self.lengths: Any = native.lengths
 
     @property
-    def squeezed(self) -> Any:  # noqa: ANN401, a nest like `data`
+    def squeezed(self) -> Nest:
         """The nest of `data` with one bool per column: True if the column has no time axis."""
         structure = _engram.flatten(self.data)[2]
         return _engram.unflatten(structure, self._native.squeezed)
 
     @property
-    def mask(self) -> Any:  # noqa: ANN401, a nest like `data`
+    def mask(self) -> Nest:
         """The nest of `data` with bool `[B, T]` leaves: True for steps, False for padding.
 
         A column that was not padded has None. The property is None if no column was padded.
@@ -158,10 +158,10 @@ def _sample(info: BatchInfo, leaves: list[Any], structure: str) -> Sample:
     return Sample(info, _unflattened(leaves, structure))
 
 
-def _flattened(nest: Any) -> _Flattened:  # noqa: ANN401, a nest
+def _flattened(nest: Nest) -> _Flattened:
     leaves, _, structure = _engram.flatten(nest)
     return leaves, structure
 
 
-def _unflattened(leaves: list[Any], structure: str) -> Any:  # noqa: ANN401, a nest
+def _unflattened(leaves: list[Any], structure: str) -> Nest:
     return _engram.unflatten(structure, leaves)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram._text import columns_text
 from engram.errors import InvalidArgumentError
 
@@ -352,7 +352,7 @@ class Pattern:
             priority = self.priority
         return _CompiledPattern(self.table, item_names, item_structure, slices, conditions, priority)
 
-    def _select(self, source: Callable[[Any], Any], step: Any, names: Sequence[str], what: str) -> int:  # noqa: ANN401, a nest
+    def _select(self, source: Callable[[Any], Any], step: Nest, names: Sequence[str], what: str) -> int:
         leaf = self._call(source, step, names, what)
         if not isinstance(leaf, _Leaf):
             raise InvalidArgumentError(
@@ -361,7 +361,7 @@ class Pattern:
             )
         return leaf.index
 
-    def _call(self, function: Callable[[Any], Any], step: Any, names: Sequence[str], what: str) -> Any:  # noqa: ANN401, nests
+    def _call(self, function: Callable[[Any], Any], step: Nest, names: Sequence[str], what: str) -> Nest:
         try:
             return function(step)
         except (AttributeError, IndexError, KeyError, TypeError) as error:

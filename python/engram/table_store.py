@@ -1,12 +1,12 @@
 """`TableStore`: the methods that a store and a client share."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Unpack, overload
+from typing import Literal, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram._closing_context import ClosedAtBlockEnd
 from engram._item_arrays import batch_priorities, key_array, priority_array
 from engram.batch import Batch, Sample
@@ -38,12 +38,7 @@ class TableStore(ClosedAtBlockEnd):
         return self._native
 
     def insert(
-        self,
-        data: Any,  # noqa: ANN401, a nest
-        priorities: Mapping[str, float],
-        *,
-        timeout: float | None = None,
-        time_axis: bool = False,
+        self, data: Nest, priorities: Mapping[str, float], *, timeout: float | None = None, time_axis: bool = False
     ) -> int:
         """Inserts one item into one or several tables, and waits until all of them have it.
 
@@ -86,7 +81,7 @@ class TableStore(ClosedAtBlockEnd):
     def insert_batch(
         self,
         table: str,
-        items: Any,  # noqa: ANN401, a nest
+        items: Nest,
         priorities: npt.ArrayLike = 1.0,
         *,
         time_axis: bool = False,

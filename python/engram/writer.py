@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram._closing_context import ClosingContext
 from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError
 from engram.patterns import Pattern, checked_patterns, pattern_compiler
@@ -137,7 +137,7 @@ class TrajectoryWriter(_StepWriter):
         if type(self).append is TrajectoryWriter.append:
             self.append = self._native.append  # type: ignore[method-assign]
 
-    def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
+    def append(self, step: Nest, *, partial_step: bool = False) -> None:
         """Adds a step.
 
         Args:
@@ -157,7 +157,7 @@ class TrajectoryWriter(_StepWriter):
         self._native.append(step, partial_step=partial_step)
 
     @property
-    def history(self) -> Any:  # noqa: ANN401, a nest
+    def history(self) -> Nest:
         """Nest of the columns' histories, with the structure of a step.
 
         A history has all steps since the last `end_episode(clear=True)`, but items can only refer to the newest ones,
@@ -175,12 +175,7 @@ class TrajectoryWriter(_StepWriter):
         return self._history
 
     def create_item(
-        self,
-        table: str,
-        priority: float = 1.0,
-        trajectory: Any = None,  # noqa: ANN401, a nest
-        *,
-        num_steps: int | None = None,
+        self, table: str, priority: float = 1.0, trajectory: Nest | None = None, *, num_steps: int | None = None
     ) -> int:
         """Creates an item. Exactly one of `trajectory` and `num_steps` is required.
 
@@ -242,7 +237,7 @@ class PatternWriter(_StepWriter):
         if type(self).append is PatternWriter.append:
             self.append = self._native.append  # type: ignore[method-assign]
 
-    def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
+    def append(self, step: Nest, *, partial_step: bool = False) -> None:
         """Adds a step, and creates the items whose patterns apply.
 
         Args:
@@ -265,7 +260,7 @@ class PatternWriter(_StepWriter):
         """
         self._native.append(step, partial_step=partial_step)
 
-    def append_steps(self, steps: Any) -> None:  # noqa: ANN401, a nest
+    def append_steps(self, steps: Nest) -> None:
         """Adds many consecutive steps of the episode in one call, for example all steps of a recorded episode.
 
         The items are those of one `append` per step, in the same order, but this is much faster. Rate limiters are
@@ -311,7 +306,7 @@ class BatchedWriter(_Writer):
             checked_options(options, max_in_flight_items=65_536),
         )
 
-    def append_batch(self, steps: Any, *, episode_ends: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
+    def append_batch(self, steps: Nest, *, episode_ends: npt.ArrayLike | None = None) -> None:
         """Adds one step of every environment, and creates the items whose patterns apply.
 
         For vector environments of Gymnasium, use `engram.gymnasium.VectorWriter`: it takes what their `step` returns.
@@ -351,7 +346,7 @@ class BatchedWriter(_Writer):
             )
         self._native.append_batch(steps, _flags(given))
 
-    def append_steps(self, steps: Any, *, episode_ends: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
+    def append_steps(self, steps: Nest, *, episode_ends: npt.ArrayLike | None = None) -> None:
         """Adds many consecutive steps of every environment, such as recorded episodes, in one call.
 
         The items are those of one `append_batch` per step, in the same order, but this is much faster. Rate limiters

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from engram import _checks
+from engram import Nest, _checks
 from engram._closing_context import ClosingContext
 from engram._text import nest_text
 from engram.adders.item_writers import BaseItemWriter
@@ -26,15 +26,15 @@ class TimeStep(Protocol):
     """
 
     @property
-    def reward(self) -> Any:  # noqa: ANN401, a nest
+    def reward(self) -> Nest:
         """Reward since the previous time step: a number, an array or a nest of them. Unused in first time steps."""
 
     @property
-    def discount(self) -> Any:  # noqa: ANN401, an array
+    def discount(self) -> Nest:
         """Discount of what follows: a number or an array; 0 if the episode terminated. Unused in first time steps."""
 
     @property
-    def observation(self) -> Any:  # noqa: ANN401, a nest
+    def observation(self) -> Nest:
         """A nest of the same structure and dtypes in all episodes, and of the same shapes within an episode."""
 
     def first(self) -> bool:
@@ -116,7 +116,7 @@ class Adder(ClosingContext):
         self._observation, self._layout = copy, layout
         self._is_start = self._in_episode = True
 
-    def add(self, action: Any, next_timestep: TimeStep, extras: Any = ()) -> None:  # noqa: ANN401, nests
+    def add(self, action: Nest, next_timestep: TimeStep, extras: Nest = ()) -> None:
         """Adds a transition. The last one of an episode ends it, and waits until the tables have its items.
 
         Args:
@@ -277,7 +277,7 @@ class Adder(ClosingContext):
             raise
         self._items.end_episode(timeout)
 
-    def _copy_next(self, observation: Any) -> tuple[Any, ObservationLayout]:  # noqa: ANN401, nests
+    def _copy_next(self, observation: Nest) -> tuple[Any, ObservationLayout]:
         """Returns a copy of the next observation of the episode, and its layout."""
         expected = self._layout
         assert expected is not None  # noqa: S101, an episode is in progress
@@ -309,7 +309,7 @@ class Adder(ClosingContext):
                     )
         return structures
 
-    def _structure(self, name: str, nest: Any) -> Any:  # noqa: ANN401, nests
+    def _structure(self, name: str, nest: Nest) -> Nest:
         """Returns the structure of a nest: optree's PyTreeSpec; but False for a leaf, and True for `()`."""
         if isinstance(nest, _LEAF_TYPES):
             return False

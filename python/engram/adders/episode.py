@@ -1,12 +1,12 @@
 """An adder of whole episodes."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from engram import _checks
+from engram import Nest, _checks
 from engram.adders.base import Adder
 from engram.adders.item_writers import Priority, TrajectoryItemWriter, same_schedules
 from engram.adders.step import Step, is_text, map_leaves, zeros_like
@@ -93,7 +93,7 @@ class EpisodeAdder(Adder):
                 for schedule in self._schedules:
                     self._item_writer.create(schedule, self._item_writer.num_rows)
 
-    def _padding(self, leaf: object) -> Any:  # noqa: ANN401, an array
+    def _padding(self, leaf: object) -> Nest:
         array = np.asarray(leaf)
         if is_text(array) or self._padding_fn is None:
             return zeros_like(array)

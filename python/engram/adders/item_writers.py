@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Unpack, cast
 
-from engram import _checks
+from engram import Nest, _checks
 from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, copy_leaf, map_leaves
 from engram.errors import InvalidArgumentError, ItemError
 from engram.patterns import Condition, Pattern, column, step_index
@@ -34,7 +34,7 @@ Select = Callable[[Any, int], Any]
 """Returns the nest of an item, given a row whose leaves stand for columns, and the item's number of rows."""
 
 
-def select_all(row: Any, length: int) -> Any:  # noqa: ANN401, nests
+def select_all(row: Nest, length: int) -> Nest:
     """Selects the last `length` rows of all columns."""
     return map_leaves(lambda leaf: leaf[-length:], row)
 
@@ -105,7 +105,7 @@ class BaseItemWriter:
         """Number of rows since the writer's last `end_episode`."""
         return self._writer.episode_steps
 
-    def _write(self, row: Any) -> None:  # noqa: ANN401, a nest
+    def _write(self, row: Nest) -> None:
         """Writes a row. If only an item fails, the row stays written, and the error is kept for `raise_item_error`."""
         before = self.num_rows
         try:
@@ -165,7 +165,7 @@ class PatternItemWriter(BaseItemWriter):
         self._writer: PatternWriter = store.pattern_writer(patterns, **options)
 
     def _patterns(self, schedule: ItemSchedule) -> list[Pattern]:
-        def select(row: Any) -> Any:  # noqa: ANN401, nests
+        def select(row: Nest) -> Nest:
             return schedule.select(row["row"] if self._counts_padding else row, schedule.length)
 
         def pattern(*when: Condition) -> Pattern:
@@ -178,7 +178,7 @@ class PatternItemWriter(BaseItemWriter):
         has_new_rows = column(lambda row: row["padding"]) < schedule.new_rows
         return [pattern(step_index() == first), pattern(step_index() > first, has_new_rows, *periodic)]
 
-    def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
+    def append(self, row: Nest, padding: int = 0) -> None:
         """Writes a row, and creates the items that end with it.
 
         On an error, the row was not written. Errors of items are raised by `raise_item_error`.
@@ -200,7 +200,7 @@ class TrajectoryItemWriter(BaseItemWriter):
         inspected = [schedule.length for schedule in schedules if schedule.should_insert is not None]
         self._newest_rows: deque[Any] = deque(maxlen=max(inspected, default=0))  # for `should_insert`
 
-    def append(self, row: Any, padding: int = 0) -> None:  # noqa: ANN401, a nest
+    def append(self, row: Nest, padding: int = 0) -> None:
         """Writes a row, and creates the items that end with it; see `PatternItemWriter.append`."""
         self._write(row)
         if self._newest_rows.maxlen:

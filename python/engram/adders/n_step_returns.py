@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from engram import _checks
+from engram import Nest, _checks
 from engram.adders.step import flatten
 from engram.errors import SignatureError
 
@@ -62,7 +62,7 @@ class NStepReturns:
         self._discount = discount
         self._is_scalar = False  # whether rewards and discounts are single numbers
 
-    def make_step(self, reward: Any, discount: Any) -> RewardStep:  # noqa: ANN401, nests
+    def make_step(self, reward: Nest, discount: Nest) -> RewardStep:
         """Checks a reward and a discount, and returns them as a step; `push` the step after its row was written.
 
         Raises:
@@ -149,7 +149,7 @@ class NStepReturns:
         return reward, np.asarray(product, layout.discount_dtype)
 
 
-def _check_dtypes(layout: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
+def _check_dtypes(layout: RewardLayout, reward: Nest, discount: Nest) -> None:
     if not layout.dtypes or not all(map(_is_real, layout.dtypes)):
         raise SignatureError(
             "a reward must be a real number, an array of real numbers, or a nest of these; got "

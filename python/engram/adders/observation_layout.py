@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from engram.adders.step import copy_leaf, flatten, is_text
+from engram.nests import Nest
 
 __all__ = ["ObservationLayout", "copy_with_layout"]
 
@@ -68,7 +69,7 @@ class ObservationLayout:
         return f"{self.structure.unflatten(columns)}".replace("'", "")
 
 
-def copy_with_layout(observation: Any) -> tuple[Any, ObservationLayout]:  # noqa: ANN401, nests
+def copy_with_layout(observation: Nest) -> tuple[Any, ObservationLayout]:
     """Returns a copy of an observation, as environments may reuse its arrays, and its layout."""
     leaves, structure = flatten(observation)
     copies = [copy_leaf(leaf) for leaf in leaves]
@@ -76,7 +77,7 @@ def copy_with_layout(observation: Any) -> tuple[Any, ObservationLayout]:  # noqa
     return structure.unflatten(copies), ObservationLayout(structure, dtypes, [np.shape(copy) for copy in copies])
 
 
-def _dtype(leaf: Any) -> Any:  # noqa: ANN401, a dtype or "text"
+def _dtype(leaf: object) -> np.dtype[Any] | str:
     array = np.asarray(leaf)
     if is_text(array):
         return "text"

@@ -1,11 +1,11 @@
 """An adder of sequences for recurrent agents, with only the first recurrent state of each."""
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
-from engram import _checks
+from engram import Nest, _checks
 from engram.adders.base import Adder
 from engram.adders.item_writers import Priority, open_item_writer, padding_rows, same_schedules, select_all
 from engram.adders.step import MaskedStep, Step, map_leaves, zeros_like
@@ -97,7 +97,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
                     self._append(zeros, padding, is_transition=False)
 
 
-def _select_with_first_state(row: Any, length: int) -> Any:  # noqa: ANN401, nests
+def _select_with_first_state(row: Nest, length: int) -> Nest:
     """Selects the last `length` rows, but only the first of them for the recurrent state."""
     item = select_all(row, length)
     if not isinstance(row.extras, Mapping) or _CORE_STATE not in row.extras:

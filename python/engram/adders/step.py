@@ -4,7 +4,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import optree
+
+from engram.nests import Nest
 
 __all__ = [
     "DEFAULT_PRIORITY_TABLE",
@@ -89,17 +92,17 @@ class Transition(NamedTuple):
     extras: Any = ()
 
 
-def map_leaves(function: Callable[[Any], Any], nest: Any) -> Any:  # noqa: ANN401, nests
+def map_leaves(function: Callable[[Any], Any], nest: Nest) -> Nest:
     """Returns the nest with `function` applied to each leaf; None is a leaf."""
     return optree.tree_map(function, nest, none_is_leaf=True, namespace="engram")
 
 
-def flatten(nest: Any) -> tuple[list[Any], Any]:  # noqa: ANN401, a nest
+def flatten(nest: Nest) -> tuple[list[Any], Any]:
     """Returns the leaves of a nest and its structure, an optree PyTreeSpec; None is a leaf."""
     return optree.tree_flatten(nest, none_is_leaf=True, namespace="engram")
 
 
-def zeros_like(nest: Any) -> Any:  # noqa: ANN401, nests
+def zeros_like(nest: Nest) -> Nest:
     """Returns zeros of the same dtypes and shapes; text becomes empty text, and None stays None."""
     return map_leaves(_zero, nest)
 
@@ -118,7 +121,7 @@ def is_text(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype.kind in "SUOT"
 
 
-def _zero(leaf: object) -> Any:  # noqa: ANN401, an array
+def _zero(leaf: object) -> npt.NDArray[Any] | None:
     if leaf is None:
         return None
     array = np.asarray(leaf)
@@ -129,7 +132,7 @@ def _zero(leaf: object) -> Any:  # noqa: ANN401, an array
     return np.full(array.shape, empty, object)
 
 
-def final_row(observation: Any, last: Step) -> Step:  # noqa: ANN401, a nest
+def final_row(observation: Nest, last: Step) -> Step:
     """Returns the row after an episode's last transition: the final observation, and zeros in all other fields.
 
     Args:

@@ -1,9 +1,9 @@
 """An adder of transitions over `n` steps."""
 
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
-from engram import _checks
+from engram import Nest, _checks
 from engram.adders.base import Adder
 from engram.adders.item_writers import Priority, open_item_writer, same_schedules
 from engram.adders.n_step_returns import NStepReturns, RewardLayout
@@ -98,7 +98,7 @@ class NStepTransitionAdder(Adder):
             steps.clear()
 
 
-def _select_transition(row: Any, length: int) -> Transition:  # noqa: ANN401, a nest
+def _select_transition(row: Nest, length: int) -> Transition:
     return Transition(
         observation=map_leaves(lambda leaf: leaf[-length], row.observation),
         action=map_leaves(lambda leaf: leaf[-length], row.action),

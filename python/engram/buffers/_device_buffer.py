@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from engram import _engram
+from engram import Nest, _engram
 from engram.buffers.items import CompiledItems, CompiledSampler, OutputColumn
 from engram.errors import SignatureError
 
@@ -122,7 +122,7 @@ class DeviceBatch:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401, of any kind
         return getattr(self._native, name)
 
-    def complete(self, data: Any) -> Any:  # noqa: ANN401, nests
+    def complete(self, data: Nest) -> Nest:
         """Returns the data of the batch on the device, given the data of the native batch."""
         plan = self._plan
         leaves = _engram.flatten(data)[0]
@@ -168,7 +168,7 @@ class DeviceBuffer:
     def __init__(
         self,
         arrays: DeviceArrays,
-        signature: Any,  # noqa: ANN401, a nest
+        signature: Nest,
         items: CompiledItems,
         *,
         size: tuple[int, int],

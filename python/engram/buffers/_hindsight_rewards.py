@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram.buffers._steps import is_same_kind, unrepresentable
 from engram.errors import InvalidArgumentError
 
@@ -29,7 +29,7 @@ class HindsightRewards(NamedTuple):
     goal_structure: str
     discount: float | None  # that of `Transitions`; None for `Steps`
 
-    def write(self, data: Any, relabeled: npt.NDArray[np.bool_], stored_goals: list[npt.NDArray[Any]]) -> None:  # noqa: ANN401, a nest
+    def write(self, data: Nest, relabeled: npt.NDArray[np.bool_], stored_goals: list[npt.NDArray[Any]]) -> None:
         """Writes them to the batch. `stored_goals` are the columns of the goals that all items had before."""
         achieved, goal = _at(data, self.achieved), _at(data, self.goal)
         target = data["reward"]
@@ -57,14 +57,16 @@ class HindsightRewards(NamedTuple):
             np.copyto(data["discount"], discount, casting="same_kind", where=relabeled)
 
     @staticmethod
-    def _terminated(function: GoalFunction, achieved: Any, goal: Any, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:  # noqa: ANN401, nests
+    def _terminated(
+        function: GoalFunction, achieved: Nest, goal: Nest, shape: tuple[int, ...]
+    ) -> npt.NDArray[np.bool_]:
         terminated = _array("terminated", function(achieved, goal), shape)
         if terminated.dtype != np.bool_:
             raise InvalidArgumentError(f"HER: `terminated` must return bools; it returned {terminated.dtype}")
         return terminated
 
 
-def path_of(nest: Any, entry: str) -> Path:  # noqa: ANN401, a nest
+def path_of(nest: Nest, entry: str) -> Path:
     """Returns the path of an entry that the nest has, given its name as in the names of columns."""
     keys: dict[str, Any]
     if isinstance(nest, Mapping):
@@ -78,7 +80,7 @@ def path_of(nest: Any, entry: str) -> Path:  # noqa: ANN401, a nest
     return keys[name], *path_of(nest[keys[name]], entry.removeprefix(f"{name}/"))
 
 
-def _at(nest: Any, path: Path) -> Any:  # noqa: ANN401, nests
+def _at(nest: Nest, path: Path) -> Nest:
     """Returns an entry of a nest."""
     for key in path:
         nest = nest[key]

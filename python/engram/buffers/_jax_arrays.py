@@ -26,7 +26,7 @@ class JaxDeviceArrays:
 
     pads_blocks = True  # each size is compiled
 
-    def __init__(self, device: Any) -> None:  # noqa: ANN401, a jax.Device
+    def __init__(self, device: jax.Device | None) -> None:
         if device is None:
             device = next(iter(jax.numpy.zeros(()).devices()))
         if not isinstance(device, jax.Device):
@@ -84,7 +84,7 @@ class JaxDeviceArrays:
 
 
 @cache
-def _copier(device: Any) -> Callable[[list[Any]], list[Any]]:  # noqa: ANN401, a jax.Device
+def _copier(device: jax.Device) -> Callable[[list[Any]], list[Any]]:
     """Returns a function that copies arrays to a device; a compiled one takes a seventh of the time of `device_put`."""
     copy: Callable[[list[Any]], list[Any]] = jax.jit(
         lambda arrays: arrays, out_shardings=jax.sharding.SingleDeviceSharding(device)
@@ -93,20 +93,20 @@ def _copier(device: Any) -> Callable[[list[Any]], list[Any]]:  # noqa: ANN401, a
 
 
 @partial(jax.jit, donate_argnums=0)
-def _written(arrays: list[Any], numbers: Any, cells: list[Any]) -> list[Any]:  # noqa: ANN401, JAX arrays
+def _written(arrays: list[jax.Array], numbers: jax.Array, cells: list[jax.Array]) -> list[jax.Array]:
     """Returns the arrays with cells, in the same memory."""
     pairs = zip(arrays, cells, strict=True)
     return [array.at[numbers].set(new, mode="promise_in_bounds") for array, new in pairs]
 
 
 @partial(jax.jit, static_argnums=2)
-def _gathered(arrays: list[Any], numbers: list[Any], outputs: tuple[Output, ...]) -> list[Any]:
+def _gathered(arrays: list[jax.Array], numbers: list[Any], outputs: tuple[Output, ...]) -> list[Any]:
     """Returns the columns of a batch."""
 
-    def cells(array: int, index: Any) -> Any:  # noqa: ANN401, JAX arrays
+    def cells(array: int, index: jax.Array) -> jax.Array:
         return arrays[array].at[index].get(mode="promise_in_bounds")
 
-    def column(output: Output) -> Any:  # noqa: ANN401, a JAX array
+    def column(output: Output) -> jax.Array:
         index = numbers[output.numbers]
         if output.earlier is None:
             return cells(output.array, index)
@@ -117,6 +117,6 @@ def _gathered(arrays: list[Any], numbers: list[Any], outputs: tuple[Output, ...]
 
 
 @partial(jax.jit, static_argnums=2)
-def _slice(array: Any, begin: int, size: int) -> Any:  # noqa: ANN401, a JAX array
+def _slice(array: jax.Array, begin: int, size: int) -> jax.Array:
     """Returns consecutive cells."""
     return jax.lax.dynamic_slice_in_dim(array, begin, size)

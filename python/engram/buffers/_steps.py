@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram._text import counted
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-def derive_signature(steps: Any, leading_axes: Sequence[str]) -> Any:  # noqa: ANN401, nests
+def derive_signature(steps: Nest, leading_axes: Sequence[str]) -> Nest:
     """Returns the signature of steps whose leaves have these leading axes."""
     num_leading_axes = len(leading_axes)
     leaves, names, structure = _engram.flatten(steps)
@@ -52,7 +52,7 @@ def derive_signature(steps: Any, leading_axes: Sequence[str]) -> Any:  # noqa: A
     return _engram.unflatten(structure, specs)
 
 
-def convert(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:  # noqa: ANN401, an array or a number
+def convert(value: object, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
     """Returns a value as an array of this dtype, in C order.
 
     The native engine calls it for values that it cannot copy as they are, such as arrays of another dtype.
@@ -116,7 +116,7 @@ def _column(name: str) -> str:
     return f"column `{name}`" if name else "the data"
 
 
-def check_not_masked(value: Any, name: str) -> None:  # noqa: ANN401, any value
+def check_not_masked(value: object, name: str) -> None:
     """Rejects NumPy's masked arrays, because only their data could be stored."""
     if isinstance(value, np.ma.MaskedArray):
         raise SignatureError(
@@ -125,7 +125,7 @@ def check_not_masked(value: Any, name: str) -> None:  # noqa: ANN401, any value
         )
 
 
-def as_array(value: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401, an array or a number
+def as_array(value: object, name: str) -> npt.NDArray[Any]:
     """Returns a value of a step as an array of numbers. Rejects text, objects and masked arrays."""
     check_not_masked(value, name)
     array = np.asarray(value)

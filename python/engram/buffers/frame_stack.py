@@ -1,9 +1,8 @@
 """Stacks of frames that a replay buffer stores once."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram._text import columns_text
 from engram.buffers._steps import check_same_spec
 from engram.buffers.items import CompiledItems, Items
@@ -54,7 +53,7 @@ class FrameStack:
     def _check_items(self, items: Items) -> None:
         """Accepts all items."""
 
-    def _apply(self, items: CompiledItems, signature: Any) -> CompiledItems:  # noqa: ANN401, a nest
+    def _apply(self, items: CompiledItems, signature: Nest) -> CompiledItems:
         """Returns items whose columns are stacked."""
         specs, names, _ = _engram.flatten(signature)
         stacked = [name for name in names if name == self.column or name.startswith(f"{self.column}/")]

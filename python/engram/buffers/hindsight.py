@@ -1,9 +1,9 @@
 """Hindsight experience replay: goals are replaced by those that were achieved."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram._text import columns_text
 from engram.buffers._hindsight_rewards import GoalFunction, HindsightRewards, path_of
 from engram.buffers._steps import check_same_spec, spec_text
@@ -110,7 +110,7 @@ class HER:
                 f"HER needs items of single steps: items=Steps() or Transitions(n_step=1, ...); got {items!r}"
             )
 
-    def _apply(self, items: CompiledItems, signature: Any) -> CompiledItems:  # noqa: ANN401, a nest
+    def _apply(self, items: CompiledItems, signature: Nest) -> CompiledItems:
         """Returns items whose goals are replaced."""
         specs, names, _ = _engram.flatten(signature)
         goals, achieved = (_entry(entry, names) for entry in (self.goal, self.achieved))
@@ -144,7 +144,7 @@ class HER:
         items = items._replace(columns=outputs, hindsight=(self.strategy, self.relabel))
         return items if self.terminated is None else items.with_hidden([column for _, column in goals], names)
 
-    def _rewards(self, items: Items, signature: Any) -> HindsightRewards | None:  # noqa: ANN401, a nest
+    def _rewards(self, items: Items, signature: Nest) -> HindsightRewards | None:
         """Returns how the rewards of batches are computed, for steps that `_apply` has accepted; None if none are."""
         if self.relabel == 0:
             return None

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram.errors import SignatureError
 
 __all__ = [
@@ -298,7 +298,7 @@ def _check_added(kind: str, step: Mapping[str, Any], added: Sequence[str]) -> No
             )
 
 
-def _markers(entry: Any, source: Literal["last", "all"]) -> Any:  # noqa: ANN401, nests
+def _markers(entry: Nest, source: Literal["last", "all"]) -> Nest:
     """Returns a nest of markers for the same columns as those in `entry`, with another source."""
     markers, _, structure = _engram.flatten(entry)
     return _engram.unflatten(structure, [_Marker(source, marker.column.column) for marker in markers])

@@ -4,11 +4,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy.typing as npt
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram._closing_context import ClosedAtBlockEnd
 from engram._item_arrays import key_array, priority_array
 from engram._store_options import checked_seed
@@ -86,7 +86,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
         capacity: int,
         num_envs: int = 1,
         *,
-        signature: Any = None,  # noqa: ANN401, a nest
+        signature: Nest | None = None,
         items: Items = Steps(),  # noqa: B008, a constant
         transforms: Sequence[Transform] = (),
         sampler: Uniform | Prioritized | RecentMix = Uniform(),  # noqa: B008, a constant
@@ -135,7 +135,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
         if signature is not None:
             self._use(self._create(signature))
 
-    def add(self, step: Any, *, env_id: int | None = None) -> None:  # noqa: ANN401, a nest
+    def add(self, step: Nest, *, env_id: int | None = None) -> None:
         """Adds a step of one environment.
 
         Args:
@@ -151,7 +151,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
         """
         self._add("add", step, (), env_id=env_id)
 
-    def add_batch(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
+    def add_batch(self, steps: Nest, *, env_ids: npt.ArrayLike | None = None) -> None:
         """Adds one step of each environment, or of some of them.
 
         Args:
@@ -167,7 +167,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
         """
         self._add("add_batch", steps, ("num_envs",), env_ids=env_ids)
 
-    def add_steps(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
+    def add_steps(self, steps: Nest, *, env_ids: npt.ArrayLike | None = None) -> None:
         """Adds several consecutive steps of each environment, or of some of them.
 
         Args:
@@ -183,7 +183,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
         """
         self._add("add_steps", steps, ("num_envs", "T"), env_ids=env_ids)
 
-    def add_episode(self, steps: Any, *, env_id: int | None = None) -> None:  # noqa: ANN401, a nest
+    def add_episode(self, steps: Nest, *, env_id: int | None = None) -> None:
         """Adds a whole episode to one environment.
 
         The first step is the first one of an episode: if an earlier episode of the environment has not ended, it ends
@@ -225,7 +225,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
         elif env_ids is not None:
             _engram.check_env_ids(env_ids, self._num_envs)
 
-    def sample(self, batch_size: int, *, replacement: bool = True, out: Any = None) -> BufferBatch:  # noqa: ANN401
+    def sample(self, batch_size: int, *, replacement: bool = True, out: Nest | None = None) -> BufferBatch:
         """Draws items at random.
 
         Args:
@@ -492,7 +492,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
             raise ClosedError("the replay buffer is closed")
         return self._native
 
-    def _create(self, signature: Any) -> _engram.ReplayBuffer | DeviceBuffer:  # noqa: ANN401, a nest
+    def _create(self, signature: Nest) -> _engram.ReplayBuffer | DeviceBuffer:
         """Returns the native buffer for steps of this signature."""
         structure = _engram.flatten(signature)[2]
         items = self._items._compile(structure)  # noqa: SLF001, this package's own
@@ -514,7 +514,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
             return DeviceBuffer(arrays, signature, items, size=size, sampler=sampler, seed=self._seed)
         return _engram.ReplayBuffer(signature, items, size, sampler, self._seed, self._path)
 
-    def _add(self, method: str, steps: Any, leading_axes: Sequence[str], **environments: Any) -> None:  # noqa: ANN401
+    def _add(self, method: str, steps: Nest, leading_axes: Sequence[str], **environments: object) -> None:
         """Calls a method of the native buffer, which is created at the first step."""
         with self._first_add_lock:
             if (native := self._open_native()) is not None:
@@ -523,11 +523,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
                 self._start(self._create(derive_signature(steps, leading_axes)), method, steps, **environments)
 
     def _start(
-        self,
-        native: _engram.ReplayBuffer | DeviceBuffer,
-        method: str,
-        data: Any,  # noqa: ANN401, a nest or a save
-        **environments: Any,  # noqa: ANN401
+        self, native: _engram.ReplayBuffer | DeviceBuffer, method: str, data: Nest, **environments: object
     ) -> None:
         """Uses a new native buffer if this method accepts the data; otherwise discards it."""
         try:

@@ -47,7 +47,7 @@ _COLUMN = re.compile(r"\s*(\w+)\s*(?:\[([^\[\]]*)\])?\s*")
 _SIZE = re.compile(r"\?|\d{1,18}")
 
 
-def read_signature(nest: object) -> Any:  # noqa: ANN401, a nest
+def read_signature(nest: object) -> engram.Nest:
     """Returns the value of the key `signature`: a nest of `ArraySpec`.
 
     Raises:
@@ -74,12 +74,14 @@ def read_reverb_signature(nest: object, max_times_sampled: int | None) -> str:
         raise InvalidArgumentError(f"{what}: {error}") from error
 
 
-def _read(what: str, nest: object, dtypes: tuple[str, ...], make: Callable[[str, tuple[int | None, ...]], Any]) -> Any:  # noqa: ANN401, a nest
+def _read(
+    what: str, nest: object, dtypes: tuple[str, ...], make: Callable[[str, tuple[int | None, ...]], Any]
+) -> object:
     """Returns `nest` with each column replaced by what `make` returns for its dtype and its shape."""
     if not any(True for _ in _leaves(nest)):
         raise InvalidArgumentError(f'{what} has no columns; a column is text such as "float32[?,84,84]"')
 
-    def convert(place: str, value: object) -> Any:  # noqa: ANN401, a nest
+    def convert(place: str, value: object) -> object:
         if isinstance(value, dict):
             return {key: convert(f"{place}.{key}" if place else key, each) for key, each in value.items()}
         if isinstance(value, list):

@@ -139,7 +139,7 @@ def item_row(item: PeekedItem) -> dict[str, str]:
     }
 
 
-def item_notes(item: PeekedItem, signature: Any) -> list[str]:  # noqa: ANN401, a nest of `ArraySpec`
+def item_notes(item: PeekedItem, signature: object) -> list[str]:
     """Returns why data is not shown, and what is known of it: `signature` is that of the table, or `None`."""
     if item.error is not None:
         return [item.error]

@@ -55,7 +55,7 @@ class LeafDisplay:
     text: str | None = None
 
 
-def leaves(nest: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401, a nest
+def leaves(nest: object, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yields path and value of each leaf of a nest."""
     if isinstance(nest, Mapping):
         items = [(str(key), value) for key, value in nest.items()]
@@ -69,7 +69,7 @@ def leaves(nest: Any, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN
         yield from leaves(value, f"{path}/{key}" if path else key)
 
 
-def display_leaf(name: str, value: Any) -> LeafDisplay:  # noqa: ANN401, a leaf
+def display_leaf(name: str, value: object) -> LeafDisplay:
     """Returns how a leaf is shown. Never fails for data that a table can have."""
     array = np.asarray(value)
     if array.dtype.kind in "OUST":

@@ -140,7 +140,7 @@ def settings_rows(info: TableInfo) -> list[tuple[str, str]]:
     return [*rows, *((("note", info.note),) if info.note else ())]
 
 
-def _setting_text(value: Any) -> str:  # noqa: ANN401, any setting
+def _setting_text(value: object) -> str:
     if value is None:
         return "none"
     return f"{value:,}" if isinstance(value, int) else str(value)

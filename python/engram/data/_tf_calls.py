@@ -24,7 +24,7 @@ def call_python(function: Callable[..., Sequence[Any]], inputs: Sequence[Any], s
         return [tf.constant(array, spec.dtype) for array, spec in zip(arrays, specs, strict=True)]
     _exit_guard.register()
 
-    def call(*arrays: Any) -> Sequence[Any]:  # noqa: ANN401, arrays
+    def call(*arrays: object) -> Sequence[Any]:
         with _exit_guard as may_run:
             if not may_run:
                 raise StopIteration  # ends a dataset that prefetches while the process exits

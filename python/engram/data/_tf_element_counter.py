@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from engram.data._exit_guard import ExitGuard
+from engram.data._tf_types import Tensor, TfDataset
 
 __all__ = ["TfElementCounter", "count_elements", "is_eager_program"]
 
@@ -25,12 +26,12 @@ _python_counts: dict[int, int] = {}
 _exit_guard = ExitGuard()
 
 
-def count_elements(dataset: Any, slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
+def count_elements(dataset: TfDataset, slot: Tensor) -> TfDataset:
     """Returns a dataset of the same tuples that counts each yielded element in `slot`, an i64 tensor `[]`."""
     _exit_guard.register()
     if not is_eager_program():
 
-        def counted(*tensors: Any) -> tuple[Any, ...]:  # noqa: ANN401, tensors
+        def counted(*tensors: Tensor) -> tuple[Any, ...]:
             with tf.control_dependencies([tf.numpy_function(_count_one, [slot], tf.int64)]):
                 return tuple(map(tf.identity, tensors))
 
@@ -92,7 +93,7 @@ def _count_one(slot: Any) -> Any:  # noqa: ANN401, NumPy's
         return slot
 
 
-def _aggregator() -> Any:  # noqa: ANN401, a tensor
+def _aggregator() -> Tensor:
     return tf.raw_ops.StatsAggregatorHandle(container="", shared_name=_AGGREGATOR_NAME)
 
 

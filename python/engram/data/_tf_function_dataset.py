@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from engram._text import column_text
+from engram.data._tf_types import Tensor, TfDataset
 from engram.errors import InvalidArgumentError
 
 __all__ = ["ArrayPacker", "function_dataset", "unbatch"]
@@ -24,11 +25,7 @@ _IN_CALLING_THREAD = (
 """The option that keeps calls in the thread that requests an element. TensorFlow has it since 2.18."""
 
 
-def function_dataset(
-    next_element: NextElement,
-    iterator_number: Any,  # noqa: ANN401, a tensor
-    packer: "ArrayPacker",
-) -> Any:  # noqa: ANN401, TensorFlow's
+def function_dataset(next_element: NextElement, iterator_number: Tensor, packer: "ArrayPacker") -> TfDataset:
     """Returns a dataset of the results of repeated calls `next_element(iterator_number)` until StopIteration.
 
     Use it inside `flat_map`, whose function receives a new `iterator_number` for each iteration. Where TensorFlow can,
@@ -42,7 +39,7 @@ def function_dataset(
         packer: An `ArrayPacker` for the tensors of several elements.
     """
 
-    def call(number: Any) -> list[Any]:  # noqa: ANN401, a tensor
+    def call(number: Tensor) -> list[Any]:
         return packer.unpack(tf.numpy_function(next_element, [number], packer.dtypes))
 
     function = tf.function(call, input_signature=[tf.TensorSpec([], tf.int64)], autograph=False)
@@ -62,7 +59,7 @@ def function_dataset(
     return tf.data.experimental.from_variant(variant, packer.specs)
 
 
-def unbatch(dataset: Any, *, empty_rows: bool) -> Any:  # noqa: ANN401, TensorFlow's
+def unbatch(dataset: TfDataset, *, empty_rows: bool) -> TfDataset:
     """Returns a dataset of the rows of a dataset's tuples.
 
     TensorFlow's own `unbatch` is faster, but ends the process with a segmentation fault if a row has an axis of size 0.
@@ -167,7 +164,7 @@ class ArrayPacker:
             tensor.set_shape(spec.shape)
         return result
 
-    def _split(self, packed: Any) -> Iterator[Any]:  # noqa: ANN401, tensors
+    def _split(self, packed: Tensor) -> Iterator[Any]:
         packed.set_shape([self._total_bytes, *[None] * self._num_axes])
         axes = [-1] if self._num_axes == 1 else tf.unstack(tf.shape(packed)[1:])
         parts = tf.split(packed, self._value_bytes)

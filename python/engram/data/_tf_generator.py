@@ -13,6 +13,7 @@ from engram.consumption import ConsumptionTracker
 from engram.data._exit_guard import ExitGuard
 from engram.data._tf_element_counter import TfElementCounter, count_elements, is_eager_program
 from engram.data._tf_function_dataset import ArrayPacker, function_dataset, unbatch
+from engram.data._tf_types import Tensor, TfDataset
 
 __all__ = ["OpenReads", "generator_dataset"]
 
@@ -43,7 +44,7 @@ def generator_dataset(
     args: Sequence[Any] = (),
     counted: bool = False,
     pieces_per_element: int = 1,
-) -> Any:  # noqa: ANN401, a tf.data.Dataset
+) -> TfDataset:
     """Returns a dataset of elements that Python reads, several per call of Python where possible.
 
     Each iteration opens a reader, and closes it when it ends. tf.data's automatic prefetching is disabled, as it would
@@ -64,7 +65,7 @@ def generator_dataset(
     _exit_guard.register()
     counts_in_python = not is_eager_program()
 
-    def iterations(*values: Any) -> Generator[int]:  # noqa: ANN401, arrays
+    def iterations(*values: object) -> Generator[int]:
         """Yields one slot, for which `_iterators` has an iteration until this generator ends.
 
         Yields none while the process exits.
@@ -102,7 +103,7 @@ def generator_dataset(
                     delivered_pieces += math.prod(arrays[0].shape[1:])
                     tracker.consumed = tracker.count_pieces_up_to(delivered_pieces)
 
-    def elements_of(slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
+    def elements_of(slot: Tensor) -> TfDataset:
         elements = unbatch(function_dataset(_next, slot, packer), empty_rows=packer.has_empty_rows)
         return count_elements(elements, slot) if counted else elements
 

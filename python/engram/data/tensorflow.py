@@ -9,10 +9,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from engram import _engram
+from engram import Nest, _engram
 from engram._extras import importing_extra
 from engram._text import column_text, columns_text
 from engram.consumption import ConsumptionTracker
+from engram.data._tf_types import Tensor
 from engram.data.column_block import Array, ColumnBlock
 from engram.data.elements import Element, Info, Options
 from engram.data.prefetch_thread import POLL_INTERVAL
@@ -38,11 +39,7 @@ _INFO_DTYPES = Info(np.uint64, np.float64, np.int64, np.float64, np.int32, np.fl
 
 
 def dataset(
-    store: TableStore,
-    table: str,
-    *,
-    element_spec: Any = None,  # noqa: ANN401, a nest
-    **options: Unpack[Options],
+    store: TableStore, table: str, *, element_spec: Nest | None = None, **options: Unpack[Options]
 ) -> "tf.data.Dataset":
     """Returns a `tf.data.Dataset` of a table's items or steps.
 
@@ -203,7 +200,7 @@ def _as_ragged(array: Array) -> list[Array]:
     return [array.reshape(count * length, *array.shape[2:]), np.arange(count + 1, dtype=np.int64) * length]
 
 
-def _columns(reader: TableReader, element_spec: Any) -> tuple[list[_Column], str, str]:  # noqa: ANN401, a nest
+def _columns(reader: TableReader, element_spec: Nest) -> tuple[list[_Column], str, str]:
     """Returns the columns, their structure, and the source of their specs as text."""
     if element_spec is not None:
         nest = element_spec.data if isinstance(element_spec, Element) else element_spec
@@ -377,7 +374,7 @@ class _FlatElements:
         self._checked_structure = block.structure
 
 
-def _assemble(reader: TableReader, columns: list[_Column], structure: str, *flat: Any) -> Element:  # noqa: ANN401, tensors
+def _assemble(reader: TableReader, columns: list[_Column], structure: str, *flat: Tensor) -> Element:
     """Returns an element from the tensors of `_FlatElements`; TensorFlow traces it once."""
     parts, batch = iter(flat), _batch_axis(reader)
     info = Info(*islice(parts, len(_INFO_DTYPES)))
@@ -388,7 +385,7 @@ def _assemble(reader: TableReader, columns: list[_Column], structure: str, *flat
     return Element(info, data, mask if any(column.is_masked for column in columns) else ())  # None is slow in tf.data
 
 
-def _lists_to_tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
+def _lists_to_tuples(nest: Nest) -> Nest:
     if isinstance(nest, dict):
         return {key: _lists_to_tuples(part) for key, part in nest.items()}
     if isinstance(nest, tuple) and hasattr(nest, "_fields"):

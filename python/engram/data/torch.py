@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 import optree
 
-from engram import _engram
+from engram import Nest, _engram
 from engram._extras import importing_extra
 from engram.buffers import BufferBatch, ReplayBuffer
 from engram.data.buffer_batches import sampled_batches
@@ -167,7 +167,7 @@ def _converter(device: torch.device | None) -> ColumnConverter:
     return convert
 
 
-def _leaf(array: Array | torch.Tensor, device: torch.device | None) -> Any:  # noqa: ANN401, a tensor or text
+def _leaf(array: Array | torch.Tensor, device: torch.device | None) -> Nest:
     """Returns the array as a tensor, copied to `device` unless that is None; text stays an array."""
     if isinstance(array, torch.Tensor):  # of a replay buffer whose steps are on a device
         return array if device is None else array.to(device, non_blocking=True)
@@ -189,7 +189,7 @@ class _Offsets:
         self.device = device
         self._tensors: list[tuple[Array, Any]] = []
 
-    def of(self, split: Array) -> Any:  # noqa: ANN401, a tensor
+    def of(self, split: Array) -> Nest:
         for cached_split, tensor in self._tensors:
             if np.array_equal(cached_split, split):
                 return tensor

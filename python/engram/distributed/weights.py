@@ -3,6 +3,7 @@
 from typing import Any
 
 from engram.distributed._ray import ray
+from engram.nests import Nest
 
 __all__ = ["Weights"]
 
@@ -37,7 +38,7 @@ class Weights:
         """Creates the actor that refers to the weights."""
         self._holder = ray.remote(_Holder).options(num_cpus=0).remote()
 
-    def publish(self, weights: Any) -> int:  # noqa: ANN401, a nest
+    def publish(self, weights: Nest) -> int:
         """Makes weights visible to all workers.
 
         Args:

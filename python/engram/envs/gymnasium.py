@@ -8,6 +8,7 @@ from engram._extras import importing_extra
 from engram.envs.images import convert_image, image_shape
 from engram.envs.oar import OAR
 from engram.errors import InvalidArgumentError
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.envs.gymnasium"):
     import gymnasium as gym
@@ -29,12 +30,12 @@ class ObservationActionReward(gym.Wrapper[Any, Any, Any, Any]):
         # Of a space that does not begin at 0, its first action.
         return self._oar(observation, getattr(self.env.action_space, "start", 0), 0), info
 
-    def step(self, action: Any) -> tuple[OAR, Any, bool, bool, dict[str, Any]]:  # noqa: ANN401, of the environment
+    def step(self, action: Nest) -> tuple[OAR, Any, bool, bool, dict[str, Any]]:
         """Does an action."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._oar(observation, action, reward), reward, terminated, truncated, info
 
-    def _oar(self, observation: Any, action: Any, reward: Any) -> OAR:  # noqa: ANN401, of the environment
+    def _oar(self, observation: Nest, action: Nest, reward: Nest) -> OAR:
         space = self.env.action_space
         return OAR(observation, np.full(space.shape or (), action, space.dtype), np.array(reward, np.float32))
 
@@ -64,6 +65,6 @@ class PixelObservation(gym.ObservationWrapper[Any, Any, Any]):
         dtype, high = (np.float32, 1) if to_float else (np.uint8, 255)
         self.observation_space = spaces.Box(0, high, image_shape(space.shape, size), dtype)
 
-    def observation(self, observation: Any) -> Any:  # noqa: ANN401, an array
+    def observation(self, observation: Nest) -> Nest:
         """Returns the converted image."""
         return convert_image(np.asarray(observation), self._size, to_float=self._to_float)

@@ -11,6 +11,7 @@ import numpy as np
 from engram._extras import importing_extra
 from engram.envs.grid_environment import BatchedGridEnvironment
 from engram.envs.wrapper import EnvironmentWrapper
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.envs"):
     import dm_env
@@ -42,7 +43,7 @@ class ObservationActionReward(EnvironmentWrapper):
         """Begins a new episode."""
         return self._with_oar(super().reset(), None)
 
-    def step(self, action: Any) -> dm_env.TimeStep:  # noqa: ANN401, of the environment
+    def step(self, action: Nest) -> dm_env.TimeStep:
         """Does an action, or begins a new episode if the last one is over."""
         return self._with_oar(super().step(action), action)
 
@@ -50,7 +51,7 @@ class ObservationActionReward(EnvironmentWrapper):
         """Specs of observation, action and reward."""
         return self._specs
 
-    def _with_oar(self, timestep: dm_env.TimeStep, action: Any) -> dm_env.TimeStep:  # noqa: ANN401, of the environment
+    def _with_oar(self, timestep: dm_env.TimeStep, action: Nest) -> dm_env.TimeStep:
         action, reward = (0, 0) if timestep.first() else (action, timestep.reward)
         oar = OAR(timestep.observation, _filled(self._specs.action, action), _filled(self._specs.reward, reward))
         return timestep._replace(observation=oar)
@@ -67,7 +68,7 @@ class BatchedObservationActionReward:
         """Begins a new episode in each environment."""
         return self._with_oar(self._environment.reset(), np.zeros(self._environment.num_envs, np.int32))
 
-    def step(self, actions: Any) -> dm_env.TimeStep:  # noqa: ANN401, an array
+    def step(self, actions: Nest) -> dm_env.TimeStep:
         """Does an action in each environment, or begins a new episode where the last one is over."""
         return self._with_oar(self._environment.step(actions), np.asarray(actions))
 
@@ -76,11 +77,11 @@ class BatchedObservationActionReward:
             raise AttributeError(name)
         return getattr(self._environment, name)
 
-    def _with_oar(self, timestep: dm_env.TimeStep, actions: Any) -> dm_env.TimeStep:  # noqa: ANN401, an array
+    def _with_oar(self, timestep: dm_env.TimeStep, actions: Nest) -> dm_env.TimeStep:
         actions = np.where(timestep.first(), 0, actions).astype(np.int32)
         return timestep._replace(observation=OAR(timestep.observation, actions, timestep.reward.copy()))
 
 
-def _filled(spec: Any, value: Any) -> Any:  # noqa: ANN401, dm_env's spec and an array
+def _filled(spec: Any, value: Nest) -> Nest:  # noqa: ANN401, a spec of dm_env
     """Returns a new array of the spec's shape and dtype; the caller may reuse its own."""
     return np.full(spec.shape, value, spec.dtype)

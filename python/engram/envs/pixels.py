@@ -1,7 +1,6 @@
 """Observations that are images of a given size, for environments of dm_env."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from engram._extras import importing_extra
 from engram.envs.images import convert_image, image_shape
 from engram.envs.wrapper import EnvironmentWrapper
 from engram.errors import InvalidArgumentError
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.envs"):
     import dm_env
@@ -50,7 +50,7 @@ class PixelObservation(EnvironmentWrapper):
         """Begins a new episode."""
         return self._with_pixels(super().reset())
 
-    def step(self, action: Any) -> dm_env.TimeStep:  # noqa: ANN401, of the environment
+    def step(self, action: Nest) -> dm_env.TimeStep:
         """Does an action, or begins a new episode if the last one is over."""
         return self._with_pixels(super().step(action))
 
@@ -58,7 +58,7 @@ class PixelObservation(EnvironmentWrapper):
         """Spec of the images."""
         return self._observation_spec
 
-    def _select(self, observation: Any) -> Any:  # noqa: ANN401, an observation or spec
+    def _select(self, observation: Nest) -> Nest:
         if not isinstance(observation, Mapping):
             if self._key is None:
                 return observation

@@ -3,6 +3,7 @@
 from typing import Any
 
 from engram._extras import importing_extra
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.envs"):
     import dm_env
@@ -22,23 +23,23 @@ class EnvironmentWrapper(dm_env.Environment):  # type: ignore[misc]  # untyped
         """Begins a new episode."""
         return self._environment.reset()
 
-    def step(self, action: Any) -> dm_env.TimeStep:  # noqa: ANN401, of the environment
+    def step(self, action: Nest) -> dm_env.TimeStep:
         """Does an action, or begins a new episode if the last one is over."""
         return self._environment.step(action)
 
-    def observation_spec(self) -> Any:  # noqa: ANN401, of the environment
+    def observation_spec(self) -> Nest:
         """Spec of the observations."""
         return self._environment.observation_spec()
 
-    def action_spec(self) -> Any:  # noqa: ANN401, of the environment
+    def action_spec(self) -> Nest:
         """Spec of the actions."""
         return self._environment.action_spec()
 
-    def reward_spec(self) -> Any:  # noqa: ANN401, of the environment
+    def reward_spec(self) -> Nest:
         """Spec of the rewards."""
         return self._environment.reward_spec()
 
-    def discount_spec(self) -> Any:  # noqa: ANN401, of the environment
+    def discount_spec(self) -> Nest:
         """Spec of the discounts."""
         return self._environment.discount_spec()
 

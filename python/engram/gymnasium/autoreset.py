@@ -1,19 +1,25 @@
 """What vector environments state: their number and their autoreset mode."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from engram import _checks
 from engram.errors import InvalidArgumentError
 
-__all__ = ["autoreset_mode_of", "check_unpacked", "num_envs_of"]
+__all__ = ["AutoresetMode", "VectorEnvs", "autoreset_mode_of", "check_unpacked", "num_envs_of"]
+
+VectorEnvs: TypeAlias = Any
+"""A `gymnasium.vector.VectorEnv`, or the number of environments."""
+
+AutoresetMode: TypeAlias = Any
+"""A `gymnasium.vector.AutoresetMode`, or its name."""
 
 _MODES = {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}
 """The modes of `gymnasium.vector.AutoresetMode`: names by value."""
 
 
-def num_envs_of(envs: Any) -> int:  # noqa: ANN401, see `VectorWriter`
+def num_envs_of(envs: VectorEnvs) -> int:
     """Returns the number of environments of a vector environment, or the number that was given instead."""
     if not hasattr(envs, "num_envs") and not hasattr(envs, "__index__"):
         raise InvalidArgumentError(
@@ -23,7 +29,7 @@ def num_envs_of(envs: Any) -> int:  # noqa: ANN401, see `VectorWriter`
     return _checks.integer("`envs`", getattr(envs, "num_envs", envs), high=_checks.MAX_I32)
 
 
-def autoreset_mode_of(envs: Any, given: Any) -> str:  # noqa: ANN401, see `VectorWriter`
+def autoreset_mode_of(envs: VectorEnvs, given: AutoresetMode | None) -> str:
     """Returns the name of the autoreset mode that was given, or else that of the environments."""
     declared = (getattr(envs, "metadata", None) or {}).get("autoreset_mode")
     if given is None and declared is None:
@@ -39,7 +45,7 @@ def autoreset_mode_of(envs: Any, given: Any) -> str:  # noqa: ANN401, see `Vecto
     return name
 
 
-def _mode_name(mode: Any) -> str:  # noqa: ANN401, see `VectorWriter`
+def _mode_name(mode: AutoresetMode) -> str:
     value = getattr(mode, "value", mode)  # that of a gymnasium.vector.AutoresetMode
     if isinstance(value, str):
         name = _MODES.get(value, value)

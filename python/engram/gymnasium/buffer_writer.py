@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram.buffers import ReplayBuffer
 from engram.buffers._steps import as_array
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.gymnasium.autoreset import autoreset_mode_of, check_unpacked, num_envs_of
+from engram.gymnasium.autoreset import AutoresetMode, VectorEnvs, autoreset_mode_of, check_unpacked, num_envs_of
 from engram.gymnasium.final_observations import check_structure, final_observations
 
 __all__ = ["BufferWriter"]
@@ -49,13 +49,7 @@ class BufferWriter:
         InvalidArgumentError: An argument is invalid, or `autoreset_mode` is not that of `envs`.
     """
 
-    def __init__(
-        self,
-        buffer: ReplayBuffer,
-        envs: Any,  # noqa: ANN401, a gymnasium.vector.VectorEnv or a number
-        *,
-        autoreset_mode: Any = None,  # noqa: ANN401, a gymnasium.vector.AutoresetMode or a str
-    ) -> None:
+    def __init__(self, buffer: ReplayBuffer, envs: VectorEnvs, *, autoreset_mode: AutoresetMode | None = None) -> None:
         _checks.instance_of("`buffer`", buffer, ReplayBuffer, "an engram.buffers.ReplayBuffer")
         num_envs = num_envs_of(envs)
         if num_envs != buffer.num_envs:
@@ -71,7 +65,7 @@ class BufferWriter:
         self._running = np.zeros(num_envs, bool)  # False: the next step resets the environment, or it must be reset
         self._was_reset = np.zeros(num_envs, bool)  # False: before the first reset of the environment
 
-    def reset(self, obs: Any, info: Any = None, *, mask: "npt.ArrayLike | None" = None) -> None:  # noqa: ANN401, nests
+    def reset(self, obs: Nest, info: Nest | None = None, *, mask: "npt.ArrayLike | None" = None) -> None:
         """Begins episodes with the observations that `reset` of the environments returned.
 
         An episode that has not ended yet ends with its newest step, as `ReplayBuffer.end_episodes` describes; also one
@@ -104,14 +98,14 @@ class BufferWriter:
 
     def step(  # noqa: PLR0917, what a step returns
         self,
-        actions: Any,  # noqa: ANN401, a nest
-        obs: Any,  # noqa: ANN401, a nest
+        actions: Nest,
+        obs: Nest,
         rewards: "npt.ArrayLike",
         terminated: "npt.ArrayLike",
         truncated: "npt.ArrayLike",
-        info: Any = None,  # noqa: ANN401, a mapping
+        info: Nest | None = None,
         *,
-        extras: Any = None,  # noqa: ANN401, a nest
+        extras: Nest | None = None,
     ) -> None:
         """Adds one step of every environment.
 
@@ -186,11 +180,7 @@ class BufferWriter:
             )
 
     def _next_observations(
-        self,
-        arrays: list[npt.NDArray[Any]],
-        ended: npt.NDArray[np.bool_],
-        info: Any,  # noqa: ANN401, a mapping
-        obs: Any,  # noqa: ANN401, a nest
+        self, arrays: list[npt.NDArray[Any]], ended: npt.NDArray[np.bool_], info: Nest, obs: Nest
     ) -> list[npt.NDArray[Any]]:
         """Returns the observations after the actions: `arrays`, with SAME_STEP the last ones where episodes ended."""
         if not ended.any():
@@ -209,7 +199,7 @@ class BufferWriter:
             array[env_ids] = rows
         return changed
 
-    def _read_observations(self, obs: Any) -> tuple[list[npt.NDArray[Any]], str]:  # noqa: ANN401, a nest
+    def _read_observations(self, obs: Nest) -> tuple[list[npt.NDArray[Any]], str]:
         """Returns the arrays of observations, and their structure, after comparing them with earlier ones."""
         leaves, names, structure = _engram.flatten(obs)
         columns = [f"obs/{name}" if name else "obs" for name in names]
@@ -236,7 +226,7 @@ class BufferWriter:
                 f"{list(array.shape)}"
             )
 
-    def _rows_of(self, leaf: Any, name: str, env_ids: npt.NDArray[np.int64]) -> npt.NDArray[Any]:  # noqa: ANN401
+    def _rows_of(self, leaf: object, name: str, env_ids: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         array = as_array(leaf, name)
         self._check_axis(array, name)
         return array[env_ids]

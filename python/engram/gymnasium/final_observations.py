@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram import _engram
+from engram import Nest, _engram
 from engram._text import nest_text
 from engram.errors import EngramError, InvalidArgumentError
 
@@ -16,7 +16,7 @@ __all__ = ["check_structure", "final_observations"]
 _SAME_STRUCTURE = '`info["final_obs"]` must have the structure of `obs`'
 
 
-def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.NDArray[Any]]:  # noqa: ANN401, nests
+def final_observations(info: Nest, ended: Sequence[int], obs: Nest) -> list[npt.NDArray[Any]]:
     """Returns the last observations of the environments `ended`, from `info["final_obs"]`.
 
     Args:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram.errors import InvalidArgumentError
 from engram.specs import ArraySpec
 
@@ -59,7 +59,7 @@ class _Nests(NamedTuple):
     action: str
     extras: str | None
 
-    def markers(self, name: str, part: Literal["first", "last", "all"]) -> Any:  # noqa: ANN401, a nest
+    def markers(self, name: str, part: Literal["first", "last", "all"]) -> Nest:
         """Returns the nest `name`, a field of this tuple, with a marker for each column.
 
         The engine has the action and the extras as one source, "step": the extras follow the columns of the action.
@@ -84,7 +84,7 @@ class _ItemKind(ABC):
         columns = [marker.column for marker in markers]
         return CompiledItems(self.table, self.priority, names, structure, columns, discount, length, period, at_end)
 
-    def signature(self, envs: Any, extras: Any = None) -> dict[str, Any]:  # noqa: ANN401, an environment and a nest
+    def signature(self, envs: Any, extras: Nest | None = None) -> dict[str, Any]:  # noqa: ANN401, a vector environment
         """Returns the signature of the items, for `Table`. Time axes have any size if the items differ in length.
 
         Args:
@@ -97,11 +97,11 @@ class _ItemKind(ABC):
         return self._signature(*_environment_specs(envs), extras)
 
     @abstractmethod
-    def _signature(self, obs: Any, action: Any, extras: Any) -> dict[str, Any]:  # noqa: ANN401, nests
+    def _signature(self, obs: Nest, action: Nest, extras: Nest) -> dict[str, Any]:
         """Returns the signature for the specs of an observation, an action and the extras of one environment."""
 
     @abstractmethod
-    def _item(self, nests: _Nests) -> Any:  # noqa: ANN401, a nest
+    def _item(self, nests: _Nests) -> Nest:
         """Returns the nest of an item, whose leaves are markers."""
 
     @abstractmethod
@@ -153,12 +153,12 @@ class Transitions(_ItemKind):
         object.__setattr__(self, "n_step", _checks.integer(f"{about}`n_step`", self.n_step, high=MAX_N_STEP))
         object.__setattr__(self, "discount", _checks.fraction(f"{about}`discount`", self.discount))
 
-    def _signature(self, obs: Any, action: Any, extras: Any) -> dict[str, Any]:  # noqa: ANN401, nests
+    def _signature(self, obs: Nest, action: Nest, extras: Nest) -> dict[str, Any]:
         scalar = ArraySpec((), "float32")
         columns = {"obs": obs, "action": action, "reward": scalar, "discount": scalar, "next_obs": obs}
         return columns if extras is None else {**columns, "extras": extras}
 
-    def _item(self, nests: _Nests) -> Any:  # noqa: ANN401, a nest
+    def _item(self, nests: _Nests) -> Nest:
         item = {
             "obs": nests.markers("obs", "first"),
             "action": nests.markers("action", "first"),
@@ -175,7 +175,7 @@ class Transitions(_ItemKind):
 class _SequenceItems(_ItemKind):
     """What sequences and episodes share."""
 
-    def _signature(self, obs: Any, action: Any, extras: Any) -> dict[str, Any]:  # noqa: ANN401, nests
+    def _signature(self, obs: Nest, action: Nest, extras: Nest) -> dict[str, Any]:
         _, full_length, _, at_end = self._form()
         length = None if at_end == "cut" else full_length
         obs_length = None if length is None else length + 1
@@ -190,7 +190,7 @@ class _SequenceItems(_ItemKind):
         }
         return columns if extras is None else {**columns, "extras": _with_time_axis(extras, length)}
 
-    def _item(self, nests: _Nests) -> Any:  # noqa: ANN401, a nest
+    def _item(self, nests: _Nests) -> Nest:
         item = {name: nests.markers(name, "all") for name in ("obs", "action")}
         item |= {name: _Marker(name) for name in ("reward", "terminated", "truncated", "valid")}
         return item if nests.extras is None else {**item, "extras": nests.markers("extras", "all")}
@@ -311,7 +311,7 @@ def _environment_specs(envs: Any) -> tuple[Any, Any]:  # noqa: ANN401, an enviro
     return _specs(obs), _specs(action)
 
 
-def _specs(space: Any) -> Any:  # noqa: ANN401, a space and a nest
+def _specs(space: Any) -> Nest:  # noqa: ANN401, a space
     """Returns the specs of the values of a Gymnasium space."""
     parts = getattr(space, "spaces", None)
     if isinstance(parts, Mapping):
@@ -325,7 +325,7 @@ def _specs(space: Any) -> Any:  # noqa: ANN401, a space and a nest
     return ArraySpec(tuple(space.shape), space.dtype)
 
 
-def _with_time_axis(specs: Any, length: int | None) -> Any:  # noqa: ANN401, nests
+def _with_time_axis(specs: Nest, length: int | None) -> Nest:
     """Returns specs with a time axis."""
     leaves, _, structure = _engram.flatten(specs)
     return _engram.unflatten(structure, [ArraySpec((length, *spec.shape), spec.dtype, spec.name) for spec in leaves])

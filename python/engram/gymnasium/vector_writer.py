@@ -1,10 +1,10 @@
 """A writer of vector environments, whose items are correct in every autoreset mode."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from engram import _checks, _engram
-from engram.gymnasium.autoreset import autoreset_mode_of, check_unpacked, num_envs_of
+from engram import Nest, _checks, _engram
+from engram.gymnasium.autoreset import AutoresetMode, VectorEnvs, autoreset_mode_of, check_unpacked, num_envs_of
 from engram.gymnasium.final_observations import final_observations
 from engram.gymnasium.items import CompiledItems, Items, checked_items
 from engram.table_store import TableStore
@@ -65,10 +65,10 @@ class VectorWriter(_Writer):
     def __init__(
         self,
         store: TableStore,
-        envs: Any,  # noqa: ANN401, a gymnasium.vector.VectorEnv or a number
+        envs: VectorEnvs,
         items: Sequence[Items],
         *,
-        autoreset_mode: Any = None,  # noqa: ANN401, a gymnasium.vector.AutoresetMode or a str
+        autoreset_mode: AutoresetMode | None = None,
         **options: Unpack[WriterOptions],
     ) -> None:
         kinds = "an engram.Store or a client of servers (for an engram.buffers.ReplayBuffer, use a BufferWriter)"
@@ -94,7 +94,7 @@ class VectorWriter(_Writer):
         if type(self).step is VectorWriter.step:
             self.step = self._native.step  # type: ignore[method-assign]
 
-    def reset(self, obs: Any, info: Any = None, *, mask: "npt.ArrayLike | None" = None) -> None:  # noqa: ANN401, nests
+    def reset(self, obs: Nest, info: Nest | None = None, *, mask: "npt.ArrayLike | None" = None) -> None:
         """Begins episodes with the observations that `reset` of the environments returned.
 
         An episode that has not ended yet ends with its newest step, as if that step had been truncated; in the items,
@@ -117,14 +117,14 @@ class VectorWriter(_Writer):
 
     def step(  # noqa: PLR0917, what a step returns
         self,
-        actions: Any,  # noqa: ANN401, a nest
-        obs: Any,  # noqa: ANN401, a nest
+        actions: Nest,
+        obs: Nest,
         rewards: "npt.ArrayLike",
         terminated: "npt.ArrayLike",
         truncated: "npt.ArrayLike",
-        info: Any = None,  # noqa: ANN401, a mapping
+        info: Nest | None = None,
         *,
-        extras: Any = None,  # noqa: ANN401, a nest
+        extras: Nest | None = None,
     ) -> None:
         """Adds one step of every environment, and creates the items that are due.
 

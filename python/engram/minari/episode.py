@@ -8,7 +8,7 @@ import minari
 import numpy as np
 import numpy.typing as npt
 
-from engram import _engram
+from engram import Nest, _engram
 from engram._text import column_text, columns_text, counted
 from engram.errors import SignatureError
 
@@ -28,7 +28,7 @@ class Columns:
     structure: str
 
     @classmethod
-    def of(cls, nest: Any, length: int, what: str) -> "Columns":  # noqa: ANN401, a nest
+    def of(cls, nest: Nest, length: int, what: str) -> "Columns":
         """Returns the columns of a nest, which `what` names in errors, after checking that they have `length` rows."""
         arrays, names, structure = _engram.flatten(_with_arrays(nest))
         for array, name in zip(arrays, names, strict=True):
@@ -38,7 +38,7 @@ class Columns:
                 )
         return cls(arrays, structure)
 
-    def row(self, index: int) -> Any:  # noqa: ANN401, a nest
+    def row(self, index: int) -> Nest:
         """Returns the nest of arrays `[1, ...]` with one row."""
         return _engram.unflatten(self.structure, [array[index : index + 1] for array in self.arrays])
 
@@ -112,7 +112,7 @@ class Episode:
         return bool(self.terminated[-1] or self.truncated[-1])
 
 
-def _selected(infos: Any, names: Sequence[str] | None, what: str) -> Any:  # noqa: ANN401, nests
+def _selected(infos: Nest, names: Sequence[str] | None, what: str) -> Nest:
     """Returns the infos of these names; all for None."""
     infos = infos or {}
     if names is None:
@@ -125,7 +125,7 @@ def _selected(infos: Any, names: Sequence[str] | None, what: str) -> Any:  # noq
     return {name: infos[name] for name in names}
 
 
-def _with_arrays(nest: Any) -> Any:  # noqa: ANN401, nests
+def _with_arrays(nest: Nest) -> Nest:
     """Returns a nest whose leaves are arrays. Text is a list in Minari's nests, so lists become arrays too."""
     if isinstance(nest, dict):
         return {name: _with_arrays(each) for name, each in nest.items()}

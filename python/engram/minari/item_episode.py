@@ -1,12 +1,10 @@
 """Converts an item of a table to an episode of a Minari dataset."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from minari.data_collector import EpisodeBuffer
 
-from engram import _engram
+from engram import Nest, _engram
 from engram._text import columns_text
 from engram.batch import Sample
 from engram.errors import SignatureError
@@ -63,7 +61,7 @@ def episode_of(sample: Sample, spaces: Spaces, *, truncate: bool) -> EpisodeBuff
     )
 
 
-def _num_steps(data: dict[str, Any], what: str) -> int:
+def _num_steps(data: dict[str, Nest], what: str) -> int:
     """Returns the number of steps that are not padding."""
     reward = data["reward"]
     if not isinstance(reward, np.ndarray) or reward.ndim != 1:
@@ -78,7 +76,7 @@ def _num_steps(data: dict[str, Any], what: str) -> int:
     return steps
 
 
-def _flags(values: Any, what: str) -> npt.NDArray[np.bool_]:  # noqa: ANN401, an array
+def _flags(values: Nest, what: str) -> npt.NDArray[np.bool_]:
     """Returns a copy of flags `[T]`."""
     if not isinstance(values, np.ndarray) or values.dtype != bool or values.ndim != 1:
         got = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else type(values).__name__
@@ -86,16 +84,16 @@ def _flags(values: Any, what: str) -> npt.NDArray[np.bool_]:  # noqa: ANN401, an
     return values.copy()
 
 
-def _cut(nest: Any, padding: int) -> Any:  # noqa: ANN401, nests
+def _cut(nest: Nest, padding: int) -> Nest:
     """Returns a nest without the last rows of its arrays."""
     columns, _, structure = _engram.flatten(nest)
     return _engram.unflatten(structure, [column[: len(column) - padding] for column in columns])
 
 
-def _infos(extras: Any, what: str) -> dict[str, Any]:  # noqa: ANN401, a nest
+def _infos(extras: Nest, what: str) -> dict[str, Nest]:
     """Returns extras as infos, which have one more row: the first one, of zeros."""
 
-    def with_first_row(nest: Any, name: str) -> Any:  # noqa: ANN401, nests
+    def with_first_row(nest: Nest, name: str) -> Nest:
         if isinstance(nest, dict):
             return {key: with_first_row(each, f"{name}/{key}") for key, each in nest.items()}
         if not isinstance(nest, np.ndarray) or nest.dtype == object:

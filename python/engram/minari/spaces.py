@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Dict, Tuple
 
-from engram import _checks
+from engram import Nest, _checks
 from engram._text import columns_text, counted
 from engram.errors import InvalidArgumentError, SignatureError
 
@@ -58,7 +58,7 @@ def _of_environment(env: Env) -> tuple[EnvSpec | None, Spaces]:
     return made.spec, (made.observation_space, made.action_space)
 
 
-def checked_values(space: gymnasium.Space[Any], values: Any, length: int, what: str) -> Any:  # noqa: ANN401, nests
+def checked_values(space: gymnasium.Space[Any], values: Nest, length: int, what: str) -> Nest:
     """Returns values of a space, after checking that their nest and shapes are those of the space.
 
     Args:
@@ -92,7 +92,7 @@ def checked_values(space: gymnasium.Space[Any], values: Any, length: int, what: 
     return values
 
 
-def _kind(values: Any) -> str:  # noqa: ANN401, a nest
+def _kind(values: Nest) -> str:
     """Returns what a nest is, for an error text."""
     if isinstance(values, np.ndarray):
         return f"{values.dtype}{list(values.shape)}"

@@ -14,7 +14,7 @@ from minari.dataset.minari_storage import MinariStorage
 from minari.namespace import create_namespace, list_local_namespaces
 from minari.storage.datasets_root_dir import get_dataset_path
 
-from engram import _checks, _engram
+from engram import Nest, _checks, _engram
 from engram._complete_output import complete_output
 from engram._progress import progress_bar
 from engram.errors import InvalidArgumentError, SignatureError
@@ -117,7 +117,7 @@ def write_minari(
     return minari.load_dataset(dataset_id)
 
 
-def _num_bytes(nest: Any) -> int:  # noqa: ANN401, a nest
+def _num_bytes(nest: Nest) -> int:
     """Returns the size of a nest of arrays in memory."""
     columns = _engram.flatten(nest)[0]
     texts = sum(sum(map(sys.getsizeof, column.flat)) for column in columns if column.dtype == object)

@@ -17,6 +17,7 @@ from engram.agents.ftw.networks.policy_network import CoreState
 from engram.agents.ftw.recorder import Action, Recorder, timestep_arrays, timestep_of_arrays
 from engram.agents.ftw.replay import Replay
 from engram.agents.ftw.trajectory import pack_state
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.agents"):
     import equinox as eqx
@@ -40,13 +41,7 @@ class ActorState(NamedTuple):
 
 @partial(jax.jit, static_argnames="static")
 def act(
-    params: Any,  # noqa: ANN401, a pytree
-    state: ActorState,
-    oar: OAR,
-    is_first: Array,
-    hypers: Hypers,
-    *,
-    static: AgentNetworks,
+    params: Nest, state: ActorState, oar: OAR, is_first: Array, hypers: Hypers, *, static: AgentNetworks
 ) -> tuple[Action, ActorState]:
     """Samples an action for each environment.
 
@@ -105,7 +100,7 @@ class Actors:
         self._recorder = None if replay is None else Recorder(replay, self._timestep)
         self.frames = 0
 
-    def step(self, params: Any, hypers: Hypers) -> list[tuple[int, float]]:  # noqa: ANN401, a pytree
+    def step(self, params: Nest, hypers: Hypers) -> list[tuple[int, float]]:
         """Does one step in each environment.
 
         Where an episode is over, the step begins the next one.

@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Self
 
 from engram._extras import importing_extra
 from engram.agents.ftw.replay import QUEUE
 from engram.agents.ftw.training import Run, Update
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.agents"):
     import jax
@@ -135,6 +136,6 @@ class ActorThread:
         self._raise_error()
         return self._run.replay.can_sample_queue()
 
-    def _copied_params(self) -> Any:  # noqa: ANN401, a pytree
+    def _copied_params(self) -> Nest:
         # A learner step reuses the memory of its own.
         return jax.tree.map(lambda x: x.copy(), self._run.learner.params)

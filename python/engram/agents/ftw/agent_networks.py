@@ -67,7 +67,7 @@ def make_networks(
     *,
     observation_shape: tuple[int, ...],
     num_actions: NumActions,
-    key: Any,  # noqa: ANN401, a JAX key
+    key: jax.Array,
 ) -> AgentNetworks:
     """Returns networks with random weights.
 

@@ -7,25 +7,26 @@ import numpy as np
 
 from engram.agents.ftw.actions import NumActions, group_sizes
 from engram.agents.ftw.networks import OAR
+from engram.nests import Nest
 
 
 class BatchedTimeStep(Protocol):
     """Time steps of N environments, as `dm_env.TimeStep` of arrays."""
 
     @property
-    def step_type(self) -> Any:  # noqa: ANN401, an array
+    def step_type(self) -> Nest:
         """Of `dm_env.StepType`, int `[N]`."""
 
     @property
-    def reward(self) -> Any:  # noqa: ANN401, an array
+    def reward(self) -> Nest:
         """Rewards f32 `[N]`, or events `[N, E]`; of first time steps 0."""
 
     @property
-    def discount(self) -> Any:  # noqa: ANN401, an array
+    def discount(self) -> Nest:
         """Discounts f32 `[N]`: 0 at a termination."""
 
     @property
-    def observation(self) -> Any:  # noqa: ANN401, an OAR of arrays
+    def observation(self) -> OAR:
         """An `OAR` `[N, ...]`."""
 
 
@@ -39,7 +40,7 @@ class BatchedEnvironment(Protocol):
     def reset(self) -> BatchedTimeStep:
         """Begins a new episode in each environment."""
 
-    def step(self, actions: Any) -> BatchedTimeStep:  # noqa: ANN401, an array
+    def step(self, actions: Nest) -> BatchedTimeStep:
         """Does an action in each environment, int `[N]` or `[N, G]`."""
 
     def get_state(self) -> Mapping[str, Any]:

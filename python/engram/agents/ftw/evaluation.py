@@ -1,7 +1,6 @@
 """Evaluation: episodes that training has not seen, with the sampled policy."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from engram.agents.ftw.actor import Actors
 from engram.agents.ftw.agent_networks import AgentNetworks
 from engram.agents.ftw.environment import make_environment
 from engram.agents.ftw.hypers import Hypers
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.agents"):
     import jax
@@ -18,7 +18,7 @@ with importing_extra("agents", "engram.agents"):
 
 def evaluate(
     static: AgentNetworks,
-    params: Any,  # noqa: ANN401, a pytree
+    params: Nest,
     hypers: Hypers,
     environment: str,
     *,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import _checks
-from engram.agents.ftw.seeds import generator, seed_sequence
+from engram.agents.ftw.seeds import Seed, generator, seed_sequence
 from engram.errors import InvalidArgumentError
 
 Range: TypeAlias = float | tuple[float, float]
@@ -89,7 +89,7 @@ class FloatHyperparameter(Hyperparameter):
         perturb_max_pct_change: float = MAX_PCT_CHANGE,
         *,
         bounds: tuple[float, float] | None = None,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Draws the value.
 
@@ -138,7 +138,7 @@ class IntHyperparameter(Hyperparameter):
         perturb_probability: float = 1.0,
         *,
         lowest: int | None = None,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Draws the value.
 
@@ -250,7 +250,7 @@ def initialize_hypers(  # noqa: PLR0917, the published signature
     scale_grads_fast_to_slow: Range = (0.1, 1.0),
     *,
     perturb_probability: float = 1.0,
-    seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+    seed: Seed | None = None,
 ) -> FtwHyperparameters:
     """Draws the agent's hyperparameters.
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engram import _checks
+from engram import Nest, _checks
 from engram.agents.ftw.hyperparameters import (
     MAX_PCT_CHANGE,
     Hyperparameter,
@@ -17,14 +17,14 @@ from engram.agents.ftw.hyperparameters import (
     python_fraction,
     scale,
 )
-from engram.agents.ftw.seeds import generator
+from engram.agents.ftw.seeds import Seed, generator
 from engram.errors import InvalidArgumentError
 
 Array = TypeVar("Array", bound=Any)
 """An array of NumPy or JAX."""
 
 
-def internal_reward(weights: Any, events: Array) -> Array:  # noqa: ANN401, an array
+def internal_reward(weights: Nest, events: Array) -> Array:
     """Returns the weighted rewards.
 
     Args:
@@ -48,7 +48,7 @@ def internal_reward(weights: Any, events: Array) -> Array:  # noqa: ANN401, an a
     return (events * weights).sum(-1)  # type: ignore[no-any-return]  # an array
 
 
-def numbers_of(value: Any) -> npt.NDArray[np.float64]:  # noqa: ANN401, a user's argument
+def numbers_of(value: object) -> npt.NDArray[np.float64]:
     """Returns a new array of the numbers, f64 `[...]`; if they are no numbers, one of the shape `(0, 0)`."""
     try:
         return np.array(value, np.float64)
@@ -56,7 +56,7 @@ def numbers_of(value: Any) -> npt.NDArray[np.float64]:  # noqa: ANN401, a user's
         return np.empty((0, 0))
 
 
-def learner_reward(weights: Any, events: Array, max_abs_reward: Any) -> Array:  # noqa: ANN401, arrays
+def learner_reward(weights: Nest, events: Array, max_abs_reward: Nest) -> Array:
     """Returns the rewards that the losses use, `[...]`: `internal_reward`, then clipped to +-`max_abs_reward`."""
     return internal_reward(weights, events).clip(-max_abs_reward, max_abs_reward)  # type: ignore[no-any-return]  # an array
 
@@ -71,7 +71,7 @@ class InternalRewards(Hyperparameter):
         perturb_probability: float = 1.0,
         perturb_max_pct_change: float = MAX_PCT_CHANGE,
         *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Draws the weights.
 
@@ -114,7 +114,7 @@ class InternalRewards(Hyperparameter):
             self._weights, self._rng, probability=self._probability, max_pct_change=self._max_pct_change
         )
 
-    def reward(self, events: npt.ArrayLike) -> Any:  # noqa: ANN401, an array of NumPy or JAX
+    def reward(self, events: npt.ArrayLike) -> Nest:
         """Returns the weighted rewards; see `internal_reward`."""
         return internal_reward(self._weights, events if hasattr(events, "shape") else np.asarray(events))
 
@@ -124,7 +124,7 @@ def initialize_internal_rewards(
     init_value_or_range: Range = (0.1, 1.0),
     *,
     perturb_probability: float = 1.0,
-    seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+    seed: Seed | None = None,
 ) -> InternalRewards:
     """Draws the weights of the events; the arguments are those of `InternalRewards`."""
     return InternalRewards(num_events, init_value_or_range, perturb_probability, seed=seed)

@@ -9,6 +9,7 @@ from engram.agents.ftw.hypers import Hypers
 from engram.agents.ftw.replay import Replay
 from engram.agents.ftw.total_loss import Losses, total_loss
 from engram.agents.ftw.trajectory import Batch
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.agents"):
     import equinox as eqx
@@ -43,7 +44,7 @@ class Metrics(NamedTuple):
     gradient_norm: Array
 
 
-def init(params: Any, key: Array) -> LearnerState:  # noqa: ANN401, a pytree
+def init(params: Nest, key: Array) -> LearnerState:
     """Returns the first state."""
     return LearnerState(params, optimizer.init(params), key)
 
@@ -59,7 +60,7 @@ def update(state: LearnerState, batch: Batch, hypers: Hypers, *, static: AgentNe
     """
     key, next_key = jax.random.split(state.key)
 
-    def loss(params: Any) -> tuple[Array, Losses]:  # noqa: ANN401, a pytree
+    def loss(params: Nest) -> tuple[Array, Losses]:
         return total_loss(eqx.combine(params, static), batch, key, hypers)
 
     (_, losses), grads = jax.value_and_grad(loss, has_aux=True)(state.params)
@@ -68,10 +69,7 @@ def update(state: LearnerState, batch: Batch, hypers: Hypers, *, static: AgentNe
 
 
 def optimized(
-    params: Any,  # noqa: ANN401, a pytree, like the gradients
-    grads: Any,  # noqa: ANN401
-    optimizer_state: optimizer.OptimizerState,
-    hypers: Hypers,
+    params: Nest, grads: Nest, optimizer_state: optimizer.OptimizerState, hypers: Hypers
 ) -> tuple[Any, optimizer.OptimizerState, Array]:
     """Returns the new parameters, the optimizer's next state, and the norm `[]` of the gradients before clipping."""
     updates, optimizer_state, norm = optimizer.update(
@@ -106,7 +104,7 @@ class Learner:
         self.hypers = hypers
 
     @property
-    def params(self) -> Any:  # noqa: ANN401, a pytree
+    def params(self) -> Nest:
         """The current parameters. The next `learn` makes them unusable; it returns others here."""
         return self.state.params
 

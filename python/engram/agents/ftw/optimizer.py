@@ -7,6 +7,7 @@ RMSProp is that of Graves 2013 without momentum or centring: `ms = decay ms + (1
 from typing import Any, NamedTuple
 
 from engram._extras import importing_extra
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.agents"):
     import jax
@@ -30,13 +31,13 @@ class OptimizerState(NamedTuple):
     step: Array
 
 
-def init(params: Any) -> OptimizerState:  # noqa: ANN401, a pytree
+def init(params: Nest) -> OptimizerState:
     """Returns the first state for parameters, a pytree of arrays."""
     return OptimizerState(optax.scale_by_rms(initial_scale=0.0).init(params), jnp.zeros((), jnp.int32))
 
 
 def update(
-    grads: Any,  # noqa: ANN401, a pytree
+    grads: Nest,
     state: OptimizerState,
     *,
     learning_rate: Array | float,
@@ -68,7 +69,7 @@ def update(
     return updates, OptimizerState(mean_square, state.step + 1), norm
 
 
-def clip_by_global_norm(grads: Any, max_norm: Array | float) -> tuple[Any, Array]:  # noqa: ANN401, a pytree
+def clip_by_global_norm(grads: Nest, max_norm: Array | float) -> tuple[Any, Array]:
     """Scales gradients down to a global L2 norm of `max_norm`; also returns the norm `[]` before."""
     norm = jnp.sqrt(sum(jnp.sum(grad**2) for grad in jax.tree.leaves(grads)))
     # Not `max_norm / max(norm, max_norm)`, which is NaN if there is no maximum, inf.

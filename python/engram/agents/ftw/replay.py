@@ -6,12 +6,12 @@ share items. The two tables of reward prediction have windows of a few observati
 
 import shutil
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 import engram
-from engram import ArraySpec, rate_limiters
+from engram import ArraySpec, Nest, rate_limiters
 from engram.adders.rnn_sequence import NonOverlappingRNNSequenceAdder
 from engram.adders.step import MaskedStep, map_leaves
 from engram.agents.ftw.config import ReplayConfig
@@ -146,10 +146,10 @@ class Replay:
         self.close()
 
 
-def make_tables(config: ReplayConfig, item: Any, window: Any) -> list[engram.Table]:  # noqa: ANN401, signatures
+def make_tables(config: ReplayConfig, item: Nest, window: Nest) -> list[engram.Table]:
     """Returns the tables in the order queue, pixel control, nonzero and zero rewards, without those of absent tasks."""
 
-    def uniform(name: str, max_size: int, batch_size: int, signature: Any) -> engram.Table:  # noqa: ANN401
+    def uniform(name: str, max_size: int, batch_size: int, signature: Nest) -> engram.Table:
         limiter = rate_limiters.MinSize(batch_size)
         return engram.Table(name, max_size=max_size, rate_limiter=limiter, signature=signature)
 
@@ -185,9 +185,9 @@ def item_signature(row: MaskedStep, sequence_length: int) -> MaskedStep:
     return signature._replace(extras={**signature.extras, "core_state": first_state})
 
 
-def _signature(row: Any, length: int) -> Any:  # noqa: ANN401, nests
+def _signature(row: Nest, length: int) -> Nest:
     return map_leaves(lambda leaf: ArraySpec((length, *np.shape(leaf)), np.asarray(leaf).dtype), row)
 
 
-def _zeros(signature: Any, batch_size: int) -> Any:  # noqa: ANN401, nests
+def _zeros(signature: Nest, batch_size: int) -> Nest:
     return map_leaves(lambda spec: np.zeros((batch_size, *spec.shape), spec.dtype), signature)

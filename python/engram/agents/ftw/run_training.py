@@ -23,6 +23,7 @@ from engram.agents.ftw.run_directory import Checkpoint, RunDirectory, load
 from engram.agents.ftw.run_logs import RunLogs
 from engram.agents.ftw.training import Progress, Result, Run, Update, evaluate_run, lock_step, start
 from engram.errors import InvalidArgumentError
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.agents"):
     import jax
@@ -287,7 +288,7 @@ def _check_queue(config: FtwConfig, run_config: RunConfig) -> None:
         )
 
 
-def _call(function: Callable[..., None], *args: Any) -> None:  # noqa: ANN401, its arguments
+def _call(function: Callable[..., None], *args: object) -> None:
     try:
         function(*args)
     except KeyboardInterrupt:
@@ -299,13 +300,13 @@ def _passes(before: int, after: int, period: int) -> bool:
     return period > 0 and after // period > before // period
 
 
-def _leaves(tree: Any) -> list[tuple[str, Any]]:  # noqa: ANN401, a pytree
+def _leaves(tree: Nest) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _named_leaves(tree: Any) -> dict[str, Any]:  # noqa: ANN401, a pytree
+def _named_leaves(tree: Nest) -> dict[str, Any]:
     return {name: np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for name, leaf in _leaves(tree)}
 
 
-def _is_key(leaf: Any) -> bool:  # noqa: ANN401, an array
+def _is_key(leaf: Nest) -> bool:
     return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))

@@ -1,14 +1,17 @@
 """Seeds of NumPy's random generators."""
 
 import sys
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from engram.errors import InvalidArgumentError
 
+Seed: TypeAlias = Any
+"""See `seed_sequence`."""
 
-def seed_sequence(seed: Any) -> np.random.SeedSequence:  # noqa: ANN401, see Args
+
+def seed_sequence(seed: Seed) -> np.random.SeedSequence:
     """Returns the seed sequence of a seed.
 
     Args:
@@ -32,7 +35,7 @@ def seed_sequence(seed: Any) -> np.random.SeedSequence:  # noqa: ANN401, see Arg
         ) from None
 
 
-def generator(seed: Any) -> np.random.Generator:  # noqa: ANN401, see Args
+def generator(seed: Seed) -> np.random.Generator:
     """Returns a generator.
 
     Args:

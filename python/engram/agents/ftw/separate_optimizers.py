@@ -5,7 +5,6 @@ statistics and a clipped gradient norm of its own.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from engram._extras import importing_extra
 from engram.agents.ftw import optimizer
@@ -14,6 +13,7 @@ from engram.agents.ftw.hypers import Hypers
 from engram.agents.ftw.learner import LearnerState, Metrics, optimized
 from engram.agents.ftw.total_loss import Losses, actor_critic_losses, pixel_control_loss, reward_prediction_loss
 from engram.agents.ftw.trajectory import Batch, to_trajectories
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.agents"):
     import equinox as eqx
@@ -24,7 +24,7 @@ with importing_extra("agents", "engram.agents"):
 NUM_TASKS = 3
 
 
-def init(params: Any, key: Array) -> LearnerState:  # noqa: ANN401, a pytree
+def init(params: Nest, key: Array) -> LearnerState:
     """Returns the first state; its optimizer is a tuple, in the order of the updates."""
     return LearnerState(params, tuple(optimizer.init(params) for _ in range(NUM_TASKS)), key)  # type: ignore[arg-type]  # see above
 
@@ -41,24 +41,24 @@ def update(state: LearnerState, batch: Batch, hypers: Hypers, *, static: AgentNe
     key, next_key = jax.random.split(state.key)
     main_key, control_key = jax.random.split(key)
 
-    def main(networks: AgentNetworks) -> tuple[Array, Any]:
+    def main(networks: AgentNetworks) -> tuple[Array, Nest]:
         terms = actor_critic_losses(networks, to_trajectories(batch.items, networks.policy), main_key, hypers)
         return sum(terms, jnp.zeros(())), terms
 
-    def control(networks: AgentNetworks) -> tuple[Array, Any]:
+    def control(networks: AgentNetworks) -> tuple[Array, Nest]:
         trajectories = to_trajectories(batch.pixel_control, networks.policy)
         return hypers.pixel_control_cost * pixel_control_loss(networks, trajectories, control_key, hypers), ()
 
-    def prediction(networks: AgentNetworks) -> tuple[Array, Any]:
+    def prediction(networks: AgentNetworks) -> tuple[Array, Nest]:
         assert batch.windows is not None  # noqa: S101, the task is on
         return hypers.reward_prediction_cost * reward_prediction_loss(networks, batch.windows, hypers), ()
 
-    def step(params: Any, optimizer_state: Any, loss: Callable[[AgentNetworks], Any]) -> Any:  # noqa: ANN401, pytrees
+    def step(params: Nest, optimizer_state: Nest, loss: Callable[[AgentNetworks], Nest]) -> Nest:
         value, grads = jax.value_and_grad(lambda p: loss(eqx.combine(p, static)), has_aux=True)(params)
         params, optimizer_state, norm = optimized(params, grads, optimizer_state, hypers)
         return value, (params, optimizer_state), norm
 
-    optimizers: list[Any] = list(state.optimizer)
+    optimizers: list[Nest] = list(state.optimizer)
     (_, terms), (params, optimizers[0]), norm = step(state.params, optimizers[0], main)
     auxiliary = [jnp.zeros(())] * 2
     tasks = ((static.pixel_control, control), (static.reward_prediction, prediction))
@@ -72,5 +72,5 @@ def update(state: LearnerState, batch: Batch, hypers: Hypers, *, static: AgentNe
     return LearnerState(params, tuple(optimizers), next_key), Metrics(losses, norm)  # type: ignore[arg-type]  # see `init`
 
 
-def _where(condition: Array, new: Any, old: Any) -> Any:  # noqa: ANN401, pytrees
+def _where(condition: Array, new: Nest, old: Nest) -> Nest:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)

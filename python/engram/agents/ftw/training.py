@@ -172,6 +172,6 @@ def evaluate_run(config: FtwConfig, run: Run, check: Callable[[], None] = lambda
     )
 
 
-def _keys(config: FtwConfig) -> Any:  # noqa: ANN401, JAX keys
+def _keys(config: FtwConfig) -> jax.Array:
     """Returns the keys of networks, actors, learner and evaluation."""
     return jax.random.split(jax.random.key(config.seed), 4)

@@ -7,6 +7,7 @@ from engram._extras import importing_extra
 from engram.agents.ftw.losses.masks import row_mask, zero_padding
 from engram.agents.ftw.networks import OAR, LSTMState, PeriodicRNNState
 from engram.agents.ftw.networks.policy_network import CoreState, FtwNetwork
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.agents"):
     import jax
@@ -67,7 +68,7 @@ class Batch(NamedTuple):
     auxiliary_weight: Any
 
 
-def to_trajectories(items: Any, policy: FtwNetwork) -> Trajectories:  # noqa: ANN401, see Args
+def to_trajectories(items: Nest, policy: FtwNetwork) -> Trajectories:
     """Returns the trajectories of a batch of items.
 
     Args:
@@ -90,7 +91,7 @@ def to_trajectories(items: Any, policy: FtwNetwork) -> Trajectories:  # noqa: AN
     )
 
 
-def _first_state(stored: Any, policy: FtwNetwork) -> CoreState:  # noqa: ANN401, a state, or a packed one
+def _first_state(stored: Nest, policy: FtwNetwork) -> CoreState:
     first = jax.tree.map(lambda x: x[:, 0], stored)
     return first if isinstance(first, LSTMState | PeriodicRNNState) else unpack_state(first, policy)
 
@@ -106,7 +107,7 @@ def pack_state(state: CoreState) -> tuple[Array, ...]:
     return tuple(jnp.concatenate(each, 1) for each in parts.values())
 
 
-def unpack_state(packed: Any, policy: FtwNetwork) -> CoreState:  # noqa: ANN401, arrays
+def unpack_state(packed: Nest, policy: FtwNetwork) -> CoreState:
     """Returns the state `[B, ...]` of a policy that `pack_state` packed."""
     leaves, structure = jax.tree.flatten(jax.eval_shape(lambda: policy.initial_state(1)))
     rest = dict(zip(dict.fromkeys(leaf.dtype for leaf in leaves), packed, strict=True))

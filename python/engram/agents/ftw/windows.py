@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import engram
-from engram import ArraySpec, Pattern
+from engram import ArraySpec, Nest, Pattern
 from engram.agents.ftw.environment import BatchedTimeStep
 from engram.patterns import column
 
@@ -46,7 +46,7 @@ class _Row(NamedTuple):
     has_reward: Any
 
 
-def window_signature(observation: Any, reward: Any, length: int) -> Window:  # noqa: ANN401, arrays
+def window_signature(observation: Nest, reward: Nest, length: int) -> Window:
     """Returns the signature of windows of `length` observations, given an observation and a reward."""
     frames = ArraySpec((length, *np.shape(observation)), np.asarray(observation).dtype)
     return Window(frames, ArraySpec(np.shape(reward), np.asarray(reward).dtype))

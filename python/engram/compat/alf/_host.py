@@ -1,15 +1,18 @@
 """Values on the host and on the default device, and modules whose tensors stay on the host."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["FixedBuffersModule", "HostModule", "Ints", "host_ints", "on_default_device", "random_units"]
+__all__ = ["FixedBuffersModule", "HostModule", "Ints", "TensorLike", "host_ints", "on_default_device", "random_units"]
 
 Ints = npt.NDArray[np.int64]
+
+TensorLike: TypeAlias = Any
+"""Numbers: a tensor of any device, or what NumPy converts to an array."""
 
 
 class FixedBuffersModule(torch.nn.Module):
@@ -66,7 +69,7 @@ class HostModule(FixedBuffersModule):
         return self
 
 
-def host_ints(what: str, values: Any) -> Ints:  # noqa: ANN401, a tensor or what NumPy converts to an array
+def host_ints(what: str, values: TensorLike) -> Ints:
     """Returns integers, given as a tensor of any device or as what NumPy converts, as an int64 array."""
     array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if array.size and array.dtype.kind not in "iu":

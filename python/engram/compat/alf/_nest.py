@@ -8,6 +8,7 @@ import torch
 
 from engram._checks import short_repr
 from engram.errors import InvalidArgumentError
+from engram.nests import Nest
 
 __all__ = ["DataSpec"]
 
@@ -18,7 +19,7 @@ class DataSpec:
     `names` are the paths of the leaves, their parts separated by `.`; `""` if the nest is a single spec.
     """
 
-    def __init__(self, nest: Any) -> None:  # noqa: ANN401, any nest
+    def __init__(self, nest: Nest) -> None:
         accessors, specs, self._structure = optree.tree_flatten_with_accessor(nest)
         self.names = [".".join(_part(entry) for entry in accessor) for accessor in accessors]
         self.shapes: list[tuple[int, ...]] = []
@@ -37,7 +38,7 @@ class DataSpec:
             raise InvalidArgumentError(f"the paths of `data_spec` must be different; got {self.names}")
         self._indices: Any = optree.tree_unflatten(self._structure, range(len(specs)))
 
-    def leaves(self, batch: Any, size: int | None = None) -> list[torch.Tensor]:  # noqa: ANN401, any nest
+    def leaves(self, batch: Nest, size: int | None = None) -> list[torch.Tensor]:
         """Returns the leaves `[size, ...]` of a batch, with their own dtypes and devices, without gradients."""
         try:
             given: list[Any] = self._structure.flatten_up_to(batch)
@@ -58,7 +59,7 @@ class DataSpec:
             leaves.append(leaf)
         return leaves
 
-    def field(self, path: str) -> Any:  # noqa: ANN401, any nest
+    def field(self, path: str) -> Nest:
         """Returns the indices of the leaves at a path: an integer, or a nest of integers."""
         nest = self._indices
         for part in path.split(".") if path else []:
@@ -76,7 +77,7 @@ def _describe(structure: optree.PyTreeSpec) -> str:
     return str(structure).removeprefix("PyTreeSpec(").removesuffix(")")
 
 
-def _child(nest: Any, part: str) -> Any:  # noqa: ANN401, any nest
+def _child(nest: Nest, part: str) -> Nest:
     """A child of a nest of integers; None if there is none."""
     if isinstance(nest, dict):
         children = {str(key): child for key, child in nest.items()}

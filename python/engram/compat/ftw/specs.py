@@ -1,6 +1,6 @@
 """Specs of an environment, in the form of Acme's."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -9,6 +9,9 @@ from engram.agents.ftw.actions import NumActions
 from engram.errors import InvalidArgumentError
 
 __all__ = ["EnvironmentSpec", "make_environment_spec"]
+
+EnvironmentSpecLike: TypeAlias = Any
+"""An `EnvironmentSpec`, or another object with these attributes, such as Acme's."""
 
 
 class EnvironmentSpec(NamedTuple):
@@ -37,7 +40,7 @@ def make_environment_spec(environment: Any) -> EnvironmentSpec:  # noqa: ANN401,
     )
 
 
-def checked_frame(environment_spec: Any, num_events: int) -> tuple[int, ...]:  # noqa: ANN401, by its attributes
+def checked_frame(environment_spec: EnvironmentSpecLike, num_events: int) -> tuple[int, ...]:
     """Returns the shape of a frame, (H, W, C).
 
     Args:

@@ -331,7 +331,7 @@ class TrajectoryColumn:
             self._references = tuple(DataReference(history, position) for position in self._positions)
         return self._references or ()
 
-    def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
+    def __getitem__(self, index: object) -> "TrajectoryColumn":
         references = self._all_references()
         if isinstance(index, int):
             return TrajectoryColumn([references[index]], squeeze=True)

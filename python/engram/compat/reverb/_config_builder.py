@@ -9,6 +9,7 @@ import numpy as np
 from engram.compat.reverb import _arguments, _nest
 from engram.compat.reverb._configs import Condition as ConditionProto
 from engram.compat.reverb._configs import Config, ModuloEq, PatternNode, PatternStructure, Priority
+from engram.nests import Nest
 
 __all__ = [
     "Condition",
@@ -41,7 +42,7 @@ class _ReferenceLeaf:
     def __init__(self, index: int) -> None:
         self._index = index
 
-    def __getitem__(self, key: Any) -> PatternNode:  # noqa: ANN401, checked here
+    def __getitem__(self, key: object) -> PatternNode:
         if isinstance(key, int):
             return PatternNode(flat_source_index=self._index, stop=key)
         if not isinstance(key, slice):
@@ -51,7 +52,7 @@ class _ReferenceLeaf:
         return PatternNode(flat_source_index=self._index, start=key.start, stop=key.stop, step=key.step)
 
 
-def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401, nests
+def create_reference_step(step_structure: Nest) -> ReferenceStep:
     """Returns a nest whose leaves can be sliced to create a pattern: `reference["obs"][-2:]` is the last two steps.
 
     Steps count back from the newest, -1. A slice creates a column `[T, ...]`, an integer a column without a time axis,
@@ -69,7 +70,7 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401
     return _numbered(step_structure, _ReferenceLeaf)
 
 
-def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:  # noqa: ANN401, nests
+def pattern_from_transform(step_structure: Nest, transform: PatternTransform) -> Pattern:
     """Returns the pattern that a function creates from a reference step.
 
     Args:
@@ -180,7 +181,7 @@ class Condition:
         return ConditionProto(is_end_episode=True, eq=1)
 
     @staticmethod
-    def data(step_structure: Any) -> Any:  # noqa: ANN401, nests
+    def data(step_structure: Nest) -> Nest:
         """The newest values of a step's leaves. A value must be a single integer or bool; others fulfil no condition.
 
         Args:
@@ -202,9 +203,7 @@ def constant_priority_fn(value: float) -> Priority:
 
 
 def td_error(
-    max_priority_weight: float,
-    step_structure: Any,  # noqa: ANN401, a nest
-    get_field_from_step_fn: Callable[[Any], Any],
+    max_priority_weight: float, step_structure: Nest, get_field_from_step_fn: Callable[[Any], Any]
 ) -> Priority:
     """Returns the priority `w * max|x| + (1 - w) * mean|x|`, where `x` is the item's column of TD errors.
 
@@ -233,7 +232,7 @@ def td_error(
     )
 
 
-def _numbered(structure: Any, make: Callable[[int], Any]) -> Any:  # noqa: ANN401, nests
+def _numbered(structure: Nest, make: Callable[[int], Any]) -> Nest:
     """Returns a nest with what `make` returns for the number of each leaf, from 0."""
     return _nest.unflatten_as(structure, [make(index) for index in range(len(_nest.flatten(structure)))])
 

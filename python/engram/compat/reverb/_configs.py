@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from engram.compat.reverb import _nest
 from engram.compat.reverb._message import Message
+from engram.nests import Nest
 
 __all__ = ["Condition", "Config", "ModuloEq", "PatternNode", "PatternStructure", "Priority", "check_configs"]
 
@@ -125,7 +126,7 @@ class PatternStructure:
         nest: A nest with None as leaves.
     """
 
-    def __init__(self, nest: Any = None) -> None:  # noqa: ANN401, a nest
+    def __init__(self, nest: Nest | None = None) -> None:
         self.nest = nest
 
     def __eq__(self, other: object) -> bool:
@@ -137,7 +138,7 @@ class PatternStructure:
         return repr(self.nest)
 
 
-def _outline(nest: Any) -> Any:  # noqa: ANN401, nests
+def _outline(nest: Nest) -> Nest:
     children = _nest.children(nest)
     if children is None:
         return None

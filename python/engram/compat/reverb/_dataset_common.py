@@ -3,14 +3,13 @@
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import engram
 from engram.compat.reverb import _arguments, _nest, _table_note
 from engram.compat.reverb._block_reader import BlockReader, FetchOptions
 from engram.compat.reverb._elements import Convert, Elements, check_signature, steps_per_item
 from engram.compat.reverb._errors import translated
-from engram.compat.reverb._lazy_tensorflow import import_tensorflow
+from engram.compat.reverb._lazy_tensorflow import DatasetMixin, Tensor, import_tensorflow
 from engram.compat.reverb._unbatched_dataset import unbatched_dataset
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
@@ -63,7 +62,7 @@ def make_fetch_options(
 
 def dtypes_and_shapes(
     server_address: str, table: str, timeout: int | None, axes: Sequence[int | None] = ()
-) -> tuple[Any, Any]:
+) -> tuple[engram.Nest, engram.Nest]:
     """Returns two nests: the dtypes, and the shapes prefixed with `axes`, of the table's signature.
 
     The server must answer within `timeout` whole seconds; None, 0 or less means an hour.
@@ -102,11 +101,11 @@ def server_store(address: str) -> engram.Client:
 
 
 def init_table_dataset(
-    dataset: Any,  # noqa: ANN401, TensorFlow's
+    dataset: DatasetMixin,
     source: ElementSource,
     open_store: Callable[..., TableStore],
-    args: list[Any],
-    spec: Any,  # noqa: ANN401, a nest
+    args: list[Tensor],
+    spec: engram.Nest,
     *,
     owned: bool = True,
 ) -> None:
@@ -180,7 +179,7 @@ def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> li
     return per_item
 
 
-def lists_to_tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
+def lists_to_tuples(nest: engram.Nest) -> engram.Nest:
     """Replaces the lists of a nest by tuples, as in the elements of TensorFlow's datasets."""
     children = _nest.children(nest)
     if children is None:

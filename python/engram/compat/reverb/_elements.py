@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from engram.compat.reverb import _nest
 from engram.compat.reverb._block_reader import MismatchError
@@ -11,6 +12,7 @@ from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb.replay_sample import SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec, dtype_name, is_compatible
 from engram.data.column_block import Array, ColumnBlock
+from engram.nests import Nest
 
 __all__ = [
     "Convert",
@@ -178,7 +180,7 @@ def _check_types(table: str, specs: Sequence[TensorSpec], types: Sequence[tuple[
             )
 
 
-def check_signature(table: str, specs: Sequence[TensorSpec], signature: Any, extra_axes: int = 0) -> None:  # noqa: ANN401, a nest
+def check_signature(table: str, specs: Sequence[TensorSpec], signature: Nest, extra_axes: int = 0) -> None:
     """Checks specs against a table's signature, which does not include the first `extra_axes` axes of the specs."""
     signature_specs = [as_spec(leaf) for leaf in _nest.flatten(signature)]
     listed = ", ".join(f"{index}: {_spec_text(spec.dtype, spec.shape)}" for index, spec in enumerate(signature_specs))
@@ -197,5 +199,5 @@ def check_signature(table: str, specs: Sequence[TensorSpec], signature: Any, ext
             )
 
 
-def _spec_text(dtype: Any, shape: Shape) -> str:  # noqa: ANN401, NumPy's
+def _spec_text(dtype: npt.DTypeLike, shape: Shape) -> str:
     return f"({dtype_name(dtype)}, {shape_text(shape)})"

@@ -8,6 +8,7 @@ import numpy as np
 
 from engram.compat.reverb import _nest
 from engram.compat.reverb._nest import is_leaf
+from engram.nests import Nest
 
 __all__ = ["LEAF_CLASSES", "Flatten", "flattener"]
 
@@ -18,7 +19,7 @@ LEAF_CLASSES = frozenset([np.ndarray, int, float, bool, str, bytes, type(None), 
 """Common classes of leaves. Checking for them first is faster than calling `is_leaf`."""
 
 
-def flattener(nest: Any) -> Flatten:  # noqa: ANN401, any nest
+def flattener(nest: Nest) -> Flatten:
     """Returns a function that flattens nests with the structure of `nest`, in the order of `_nest.flatten`.
 
     Any value in the place of a leaf of `nest` is treated as a leaf.
@@ -36,13 +37,13 @@ def flattener(nest: Any) -> Flatten:  # noqa: ANN401, any nest
     return _flattener_of_children(kind, children)
 
 
-def _append_leaf(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any leaf
+def _append_leaf(value: object, leaves: list[Any]) -> bool:
     leaves.append(value)
     return True
 
 
-def _flattener_of_leaves(kind: Any, count: int, pick: Callable[[Any], Iterable[Any]]) -> Flatten:  # noqa: ANN401, a class
-    def flatten_leaves(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+def _flattener_of_leaves(kind: type[Any], count: int, pick: Callable[[Any], Iterable[Any]]) -> Flatten:
+    def flatten_leaves(value: Nest, leaves: list[Any]) -> bool:
         if type(value) is not kind or len(value) != count:
             return False
         try:
@@ -54,10 +55,10 @@ def _flattener_of_leaves(kind: Any, count: int, pick: Callable[[Any], Iterable[A
     return flatten_leaves
 
 
-def _flattener_of_children(kind: Any, children: list[tuple[Any, Flatten]]) -> Flatten:  # noqa: ANN401, a class
+def _flattener_of_children(kind: type[Any], children: list[tuple[Any, Flatten]]) -> Flatten:
     count = len(children)
 
-    def flatten_children(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+    def flatten_children(value: Nest, leaves: list[Any]) -> bool:
         if type(value) is not kind or len(value) != count:
             return False
         try:
@@ -71,10 +72,10 @@ def _flattener_of_children(kind: Any, children: list[tuple[Any, Flatten]]) -> Fl
     return flatten_children
 
 
-def _flattener_by_path(kind: type, nest: Any) -> Flatten:  # noqa: ANN401, another mapping, or an attrs class
+def _flattener_by_path(kind: type, nest: Nest) -> Flatten:
     paths = [path for path, _ in _nest.flatten_with_path(nest)]
 
-    def flatten_by_path(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
+    def flatten_by_path(value: Nest, leaves: list[Any]) -> bool:
         if type(value) is not kind:
             return False
         paths_and_leaves = _nest.flatten_with_path(value)

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from engram._extras import importing_extra
+from engram.data._tf_types import Tensor, TfDataset
+from engram.nests import Nest
 
-__all__ = ["DatasetMixin", "LazyDataset", "import_tensorflow", "without_autograph"]
+__all__ = ["DatasetMixin", "LazyDataset", "Tensor", "TfDataset", "import_tensorflow", "without_autograph"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -29,7 +31,7 @@ class DatasetMixin:
 
     _element_spec: Any
 
-    def _initialize(self, flat: Any, element_spec: Any) -> None:  # noqa: ANN401, TensorFlow's
+    def _initialize(self, flat: TfDataset, element_spec: Nest) -> None:
         """Initializes the dataset, given a dataset of the leaves of its elements."""
         tf = import_tensorflow("a dataset")
         self._flat = flat  # must live as long as the dataset
@@ -37,11 +39,11 @@ class DatasetMixin:
         self._element_spec = element_spec
         tf.compat.v1.data.Dataset.__init__(self)
 
-    def _as_variant_tensor(self) -> Any:  # noqa: ANN401, a tensor
+    def _as_variant_tensor(self) -> Tensor:
         return self._variant
 
     @property
-    def element_spec(self) -> Any:  # noqa: ANN401, a nest
+    def element_spec(self) -> Nest:
         """A nest of `tf.TensorSpec` with the structure of an element, with tuples in place of lists.
 
         For a dataset of a table, it is a `ReplaySample`: info fields are `[]`, or `[T]` for sequences.

@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self, SupportsFloat
 
 import numpy as np
@@ -175,7 +175,7 @@ class Message:
     def __repr__(self) -> str:
         return "".join(_lines(self, ""))
 
-    def __reduce__(self) -> Any:  # noqa: ANN401, pickle's protocol
+    def __reduce__(self) -> tuple[Any, ...]:
         return (_create, (type(self), self._set))
 
 
@@ -205,5 +205,5 @@ def _text(value: object) -> str:
     return repr(value)
 
 
-def _listed(names: Any) -> str:  # noqa: ANN401, a mapping
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engram.nests import Nest
+
 __all__ = [
     "as_array",
     "children",
@@ -39,7 +41,7 @@ def is_leaf(value: object) -> bool:
     return not (isinstance(value, list | tuple | Mapping) or hasattr(type(value), "__attrs_attrs__"))
 
 
-def children(nest: Any) -> list[tuple[Any, Any]] | None:  # noqa: ANN401, any nest
+def children(nest: Nest) -> list[tuple[Any, Any]] | None:
     """Returns key and value of each child: of mappings by sorted key, of other containers in order. None for a leaf."""
     if isinstance(nest, Mapping):
         return [(key, nest[key]) for key in sorted(nest)]
@@ -52,7 +54,7 @@ def children(nest: Any) -> list[tuple[Any, Any]] | None:  # noqa: ANN401, any ne
     return None
 
 
-def with_children(nest: Any, values: Sequence[Any]) -> Any:  # noqa: ANN401, any nests
+def with_children(nest: Nest, values: Sequence[Any]) -> Nest:
     """Returns a container like `nest`, with other values of its children, in the order of `children`."""
     if isinstance(nest, Mapping):
         return with_items(nest, dict(zip(sorted(nest), values, strict=True)))
@@ -70,22 +72,22 @@ def with_items(mapping: Mapping[Any, Any], items: Mapping[Any, Any]) -> Mapping[
     return copied
 
 
-def flatten(nest: Any) -> list[Any]:  # noqa: ANN401, any nest
+def flatten(nest: Nest) -> list[Any]:
     """Returns the leaves: of mappings by sorted key, of other containers in order. None is a leaf."""
     return [leaf for _, leaf in _walk((), nest)]
 
 
-def flatten_with_path(nest: Any) -> list[tuple[tuple[Any, ...], Any]]:  # noqa: ANN401, any nest
+def flatten_with_path(nest: Nest) -> list[tuple[tuple[Any, ...], Any]]:
     """Returns the leaves with their paths: keys of mappings, fields of namedtuples and attrs classes, else indices."""
     return list(_walk((), nest))
 
 
-def column_names(nest: Any) -> list[str]:  # noqa: ANN401, any nest
+def column_names(nest: Nest) -> list[str]:
     """Returns the path of each leaf as text, such as `data/obs`."""
     return ["/".join(map(str, path)) for path, _ in _walk((), nest)]
 
 
-def _walk(path: tuple[Any, ...], nest: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:  # noqa: ANN401, any nest
+def _walk(path: tuple[Any, ...], nest: Nest) -> Iterator[tuple[tuple[Any, ...], Any]]:
     parts = children(nest)
     if parts is None:
         yield path, nest
@@ -94,7 +96,7 @@ def _walk(path: tuple[Any, ...], nest: Any) -> Iterator[tuple[tuple[Any, ...], A
         yield from _walk((*path, key), child)
 
 
-def unflatten_as(structure: Any, leaves: list[Any]) -> Any:  # noqa: ANN401, any nest
+def unflatten_as(structure: Nest, leaves: list[Any]) -> Nest:
     """Returns a nest with the structure of `structure` and the given leaves."""
     count = len(flatten(structure))
     if count != len(leaves):
@@ -102,14 +104,14 @@ def unflatten_as(structure: Any, leaves: list[Any]) -> Any:  # noqa: ANN401, any
     return _build(structure, iter(leaves))
 
 
-def _build(structure: Any, leaves: Iterator[Any]) -> Any:  # noqa: ANN401, any nest
+def _build(structure: Nest, leaves: Iterator[Any]) -> Nest:
     parts = children(structure)
     if parts is None:
         return next(leaves)
     return with_children(structure, [_build(child, leaves) for _, child in parts])
 
 
-def map_structure(function: Callable[..., Any], *nests: Any) -> Any:  # noqa: ANN401, any nests
+def map_structure(function: Callable[..., Any], *nests: Nest) -> Nest:
     """Returns a nest with the structure of the first one; each leaf is `function` of the corresponding leaves."""
     columns = [flatten(nest) for nest in nests]
     if len({len(column) for column in columns}) > 1:

@@ -6,13 +6,14 @@ from typing import Any
 import engram
 from engram import patterns
 from engram.compat.reverb._configs import Condition, Config, PatternNode
-from engram.compat.reverb._sending import MAX_IN_FLIGHT_ITEMS
+from engram.compat.reverb._sending import MAX_IN_FLIGHT_ITEMS, NativeWriter
 from engram.compat.reverb._steps import LONGEST_CHUNK
+from engram.table_store import TableStore
 
 __all__ = ["check_source_leaves", "history_length", "pattern_writer", "source_leaves"]
 
 
-def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) -> Any:  # noqa: ANN401, the engine's
+def pattern_writer(store: TableStore, configs: Sequence[Config], *, chunk_length: int) -> NativeWriter:
     """Creates the engine's writer for valid configs, with `chunk_length` steps per chunk.
 
     Its steps are tuples of the leaves that the configs read, sorted by `flat_source_index`.

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import engram
 from engram import errors as engram_errors
@@ -19,6 +19,7 @@ __all__ = [
     "ANY_NUMBER",
     "EAGER_ITEMS",
     "MAX_IN_FLIGHT_ITEMS",
+    "NativeWriter",
     "ServerProbe",
     "close_on_drop",
     "end_episode",
@@ -26,6 +27,9 @@ __all__ = [
     "send",
     "timeout_seconds",
 ]
+
+NativeWriter: TypeAlias = Any
+"""One of the engine's writers: a `TrajectoryWriter` or a `PatternWriter` of `engram._engram`."""
 
 ANY_NUMBER = 1 << 62
 """More items than a writer ever has. If this many may stay pending, the engine's `flush` sends and does not wait."""
@@ -75,7 +79,7 @@ def timeout_seconds(timeout_ms: float | None, *, zero_means_no_limit: bool = Tru
     return milliseconds / 1_000 if has_limit else None
 
 
-def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, timeout: float | None) -> None:  # noqa: ANN401, one of the engine's
+def flush(writer: NativeWriter, block_until_num_items: int, timeout_ms: float | None, timeout: float | None) -> None:
     """Sends all items, and waits until at most `block_until_num_items` of them are not yet in their tables.
 
     If at most that many, and more than 0, are pending already, this returns at once and sends nothing. Without a
@@ -96,14 +100,14 @@ def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, tim
         raise _timeout_error("Flush", timeout_ms, error) from error
 
 
-def send(writer: Any) -> None:  # noqa: ANN401, one of the engine's
+def send(writer: NativeWriter) -> None:
     """Sends all items without waiting for their tables."""
     with translated():
         writer.flush(None, ANY_NUMBER)
 
 
 def end_episode(
-    writer: Any,  # noqa: ANN401, one of the engine's
+    writer: NativeWriter,
     on_ended: Callable[[], None],
     clear_buffers: bool,  # noqa: FBT001, as the writers call it
     timeout_ms: float | None,
@@ -131,7 +135,7 @@ def end_episode(
     on_ended()
 
 
-def _has_ended(writer: Any, steps: int, error: BaseException) -> bool:  # noqa: ANN401, one of the engine's
+def _has_ended(writer: NativeWriter, steps: int, error: BaseException) -> bool:
     """True if an episode that had `steps` complete steps has ended although `error` was raised."""
     if isinstance(error, MemoryError):
         return False
@@ -142,7 +146,7 @@ def _has_ended(writer: Any, steps: int, error: BaseException) -> bool:  # noqa: 
     return steps_now == 0 or steps_now < steps
 
 
-def close_native(writer: Any, name: str, probe: ServerProbe | None) -> None:  # noqa: ANN401, one of the engine's
+def close_native(writer: NativeWriter, name: str, probe: ServerProbe | None) -> None:
     """Sends all items and closes the engine's writer. Waits for the tables as described in `close_on_drop`.
 
     Warns if items have not reached their tables by then: they are lost.
@@ -163,7 +167,7 @@ def close_native(writer: Any, name: str, probe: ServerProbe | None) -> None:  # 
                 warnings.warn(text, UserWarning, stacklevel=3)
 
 
-def _close(writer: Any, probe: ServerProbe) -> bool:  # noqa: ANN401, one of the engine's
+def _close(writer: NativeWriter, probe: ServerProbe) -> bool:
     """Closes the engine's writer. Returns False if items are pending and the server cannot be reached."""
     end = time.monotonic() + CLOSE_TIMEOUT
     pause = FIRST_PROBE_DELAY
@@ -180,7 +184,9 @@ def _close(writer: Any, probe: ServerProbe) -> bool:  # noqa: ANN401, one of the
             return True
 
 
-def close_on_drop(writer: object, native: Any, name: str, probe: ServerProbe | None) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
+def close_on_drop(
+    writer: object, native: NativeWriter, name: str, probe: ServerProbe | None
+) -> "weakref.finalize[..., Any]":
     """Returns a finalizer that closes the engine's writer when `writer` is garbage-collected or the process exits.
 
     At process exit, it runs before the interpreter is torn down, while threads still run. It waits up to a minute for

@@ -1,13 +1,14 @@
 """The base of the datasets of a server's table, which differ only in their elements."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 from engram.compat.reverb import _dataset_common
 from engram.compat.reverb._elements import Elements
-from engram.compat.reverb._lazy_tensorflow import DatasetMixin, import_tensorflow, without_autograph
+from engram.compat.reverb._lazy_tensorflow import DatasetMixin, Tensor, import_tensorflow, without_autograph
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.data.column_block import ColumnBlock
+from engram.nests import Nest
 
 __all__ = ["ServerDataset"]
 
@@ -23,10 +24,10 @@ class ServerDataset(DatasetMixin):
 
     def __init__(  # noqa: PLR0917, as in Reverb
         self,
-        server_address: Any,  # noqa: ANN401, text or a tensor
-        table: Any,  # noqa: ANN401, text or a tensor
-        dtypes: Any,  # noqa: ANN401, a nest
-        shapes: Any,  # noqa: ANN401, a nest
+        server_address: str | Tensor,
+        table: str | Tensor,
+        dtypes: Nest,
+        shapes: Nest,
         max_in_flight_samples_per_worker: int,
         num_workers_per_iterator: int = -1,
         max_samples_per_stream: int = -1,

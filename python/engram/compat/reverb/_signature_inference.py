@@ -6,11 +6,12 @@ from typing import Any
 from engram.compat.reverb import _arguments, _nest
 from engram.compat.reverb._configs import Config, PatternNode
 from engram.compat.reverb.tensor_spec import TensorSpec, as_public_spec
+from engram.nests import Nest
 
 __all__ = ["infer_signature", "unpack_pattern"]
 
 
-def unpack_pattern(config: Config) -> Any:  # noqa: ANN401, a nest of `PatternNode`s
+def unpack_pattern(config: Config) -> Nest:
     """Returns the pattern of `config`: a nest of `PatternNode`s, or a flat list if `pattern_structure` is unset.
 
     Raises:
@@ -23,7 +24,7 @@ def unpack_pattern(config: Config) -> Any:  # noqa: ANN401, a nest of `PatternNo
     return _nest.unflatten_as(config.pattern_structure.nest, list(config.flat))
 
 
-def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: ANN401, nests of specs
+def infer_signature(configs: Sequence[Config], step_spec: Nest) -> Nest:
     """Returns the signature of the table that configs create items for.
 
     Args:

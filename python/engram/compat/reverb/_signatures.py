@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from engram.compat.reverb import _arguments, _nest
 from engram.compat.reverb.tensor_spec import dtype_name, is_compatible
+from engram.nests import Nest
 
 __all__ = [
     "ColumnType",
@@ -40,7 +41,7 @@ class ColumnType(NamedTuple):
         return f"{dtype_name(self.dtype)} {shape_text(self.shape)}"
 
 
-def column_types(signature: Any) -> list[ColumnType] | None:  # noqa: ANN401, a nest of specs
+def column_types(signature: Nest) -> list[ColumnType] | None:
     """The columns of a signature, each with its path and then the spec's own name; None if there is no signature.
 
     The name is empty for a signature that is a single spec without a name.
@@ -81,7 +82,7 @@ def _name_text(name: str) -> str:
     return f"name: '{name}', " if name else ""
 
 
-def check_step(table: str, signature: Any, columns: list[npt.NDArray[Any]]) -> None:  # noqa: ANN401, a nest
+def check_step(table: str, signature: Nest, columns: list[npt.NDArray[Any]]) -> None:
     """Checks that an item of one step fits a table's signature. None as signature allows any data.
 
     The signature may describe the step, `[...]`, or the item, `[1, ...]`.

@@ -12,6 +12,7 @@ from engram.compat.reverb._flatteners import Flatten, flattener
 from engram.compat.reverb._nest import is_leaf
 from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb.tensor_spec import dtype_name
+from engram.nests import Nest
 
 __all__ = ["LONGEST_CHUNK", "Column", "NewTypes", "StepColumns", "checked", "chunk_length", "convert_in_place"]
 
@@ -120,7 +121,7 @@ class StepColumns:
         """Returns the number of the column at a path; None if there is no column."""
         return self._numbers.get(path)
 
-    def to_row(self, data: Any, check: Check | None = None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
+    def to_row(self, data: Nest, check: Check | None = None) -> tuple[Sequence[Any], bool]:
         """Converts a step to a row, with one value or None per column.
 
         Also returns True if all columns have a value. False means that some may have none. New leaves become columns,
@@ -146,7 +147,7 @@ class StepColumns:
             row[number] = value
         return row
 
-    def _add_structure(self, data: Any, check: Check | None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
+    def _add_structure(self, data: Nest, check: Check | None) -> tuple[Sequence[Any], bool]:
         """Converts a step that has a new structure or the first value of a column."""
         new_columns: dict[tuple[Any, ...], Column] = {}
         numbers, values = [], []
@@ -188,7 +189,7 @@ class StepColumns:
         """True if earlier steps have a nest at the path."""
         return any(column_path[: len(path)] == path for column_path in self._numbers)
 
-    def _with_numbers(self, data: Any, new_columns: Mapping[tuple[Any, ...], Column]) -> Any:  # noqa: ANN401, nests
+    def _with_numbers(self, data: Nest, new_columns: Mapping[tuple[Any, ...], Column]) -> Nest:
         """Replaces the leaves of a nest by their column numbers, or by None if a leaf is not a column."""
         numbers = {**self._numbers, **{path: len(self.columns) + index for index, path in enumerate(new_columns)}}
         return _nest.unflatten_as(data, [numbers.get(path) for path, _ in _nest.flatten_with_path(data)])
@@ -245,7 +246,7 @@ def checked(array: npt.NDArray[Any], column: Column, reshaped: NewTypes | None =
     return array
 
 
-def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, nests
+def _merged(old: Nest, new: Nest, path: tuple[Any, ...]) -> Nest:
     """Returns a nest with the leaves of both nests, at a path of the step, and the containers of `old`."""
     if new is None:
         return old

@@ -1,10 +1,10 @@
 """Converts the engine's table info to Reverb's `TableInfo`."""
 
 import sys
-from typing import Any, assert_never
+from typing import assert_never
 
 import engram
-from engram import selectors
+from engram import Nest, selectors
 from engram.compat.reverb import _nest, _table_note
 from engram.compat.reverb.reverb_types import (
     HeapOptions,
@@ -49,7 +49,7 @@ def to_reverb_info(info: engram.TableInfo) -> TableInfo:
     )
 
 
-def signature_of(info: engram.TableInfo) -> Any:  # noqa: ANN401, a nest
+def signature_of(info: engram.TableInfo) -> Nest:
     """Returns the table's signature: a nest of this package's specs, or None.
 
     For a table that this package did not create, it is the engine's signature.

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from engram.compat.reverb import _nest
 from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec, as_spec, is_spec
+from engram.nests import Nest
 
 __all__ = ["TableNote", "decode", "dtype_named", "encode", "encode_signature", "namedtuple_class"]
 
@@ -38,7 +39,7 @@ class TableNote(NamedTuple):
     directory: str | None = None
 
 
-def encode(max_times_sampled: int, signature: Any, directory: str | None = None) -> str:  # noqa: ANN401, a nest
+def encode(max_times_sampled: int, signature: Nest, directory: str | None = None) -> str:
     """Returns the note of a table, at most 64 KiB. An empty nest as signature means no signature."""
     content = {"max_times_sampled": max_times_sampled, "signature": encode_signature(signature)}
     if directory is not None:
@@ -52,7 +53,7 @@ def encode(max_times_sampled: int, signature: Any, directory: str | None = None)
     return note
 
 
-def encode_signature(signature: Any) -> Any:  # noqa: ANN401, a nest, and JSON
+def encode_signature(signature: Nest) -> Any:  # noqa: ANN401, JSON
     """Returns the signature as JSON values; None if it is None or an empty nest."""
     if signature is None or (isinstance(signature, Mapping | list | tuple) and not signature):
         return None
@@ -70,7 +71,7 @@ def decode(note: str | None) -> TableNote:
     return TableNote(content["max_times_sampled"], decoded, content.get("directory"))
 
 
-def _encode(nest: Any) -> Any:  # noqa: ANN401, a nest, and JSON
+def _encode(nest: Nest) -> Any:  # noqa: ANN401, JSON
     if isinstance(nest, Mapping):
         for key in nest:
             if not isinstance(key, str):
@@ -117,7 +118,7 @@ def _decode_bound(encoded: Mapping[str, Any], dtype: np.dtype[Any]) -> npt.NDArr
     return np.full(shape, values[0]) if values.size == 1 else values.reshape(shape)
 
 
-def _decode(nest: Any) -> Any:  # noqa: ANN401, JSON, and a nest
+def _decode(nest: Any) -> Nest:  # noqa: ANN401, JSON
     ((kind, content),) = nest.items()
     match kind:
         case "dict":

@@ -42,7 +42,7 @@ def call_from_tensorflow(
     tf = import_tensorflow("reverb.TFClient")
     from engram.data._tf_calls import call_python  # noqa: PLC0415, imports TensorFlow
 
-    def call(*arrays: Any) -> Sequence[Any]:  # noqa: ANN401, arrays
+    def call(*arrays: object) -> Sequence[Any]:
         with translated():
             return function(*arrays)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engram.compat.reverb._elements import Elements, split_elements
+from engram.data._tf_types import TfDataset
 
 if TYPE_CHECKING:
     from engram.data._tf_generator import OpenReads
@@ -24,7 +25,7 @@ def unbatched_dataset(
     *,
     num_packed: int = 0,
     counted: bool = False,
-) -> Any:  # noqa: ANN401, a tf.data.Dataset
+) -> TfDataset:
     """Creates a dataset of single elements. `open_blocks(*args)` opens a reader, which yields blocks of elements.
 
     `args` are tensors, passed as arrays. `specs` and `names` (for error texts) are those of the tensors of an element.

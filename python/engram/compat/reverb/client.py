@@ -74,7 +74,7 @@ class Client:
     def __repr__(self) -> str:
         return f"Client, server_address={self._server_address}"
 
-    def insert(self, data: Any, priorities: Mapping[str, float]) -> None:  # noqa: ANN401, a nest
+    def insert(self, data: engram.Nest, priorities: Mapping[str, float]) -> None:
         """Inserts one step as an item into each table. Returns once all tables have it, however long they block.
 
         Args:
@@ -365,14 +365,14 @@ class Client:
                 f"{text_without_arguments(error)}"
             ) from error
 
-    def _signature(self, table: str) -> Any:  # noqa: ANN401, a nest
+    def _signature(self, table: str) -> engram.Nest:
         """Returns a table's signature, a nest of this package's specs or None. Signatures are cached."""
         if self._signatures is None or table not in self._signatures:
             infos = self._table_infos()
             self._signatures = {name: signature_of(info) for name, info in infos.items()}
         return self._signatures[table]
 
-    def _signature_for_insert(self, table: str) -> Any:  # noqa: ANN401, a nest
+    def _signature_for_insert(self, table: str) -> engram.Nest:
         """Returns the signature of a table to insert into. Raises a ValueError if the table does not exist."""
         try:
             return self._signature(table)
@@ -381,7 +381,7 @@ class Client:
                 f"Unable to find signatures for table '{table}'. Available tables: {sorted(self._signatures or ())}."
             ) from None
 
-    def _signature_for_nesting(self, table: str) -> Any:  # noqa: ANN401, a nest
+    def _signature_for_nesting(self, table: str) -> engram.Nest:
         """Returns the signature that structures sampled data. Raises a ValueError if the table does not exist."""
         try:
             return self._signature(table)
@@ -407,7 +407,7 @@ def _split(columns: list[Any], squeezed: Sequence[bool]) -> list[list[Any]]:
     return [[column[index, ...] for column in columns] for index in range(lengths[0] or 0)]
 
 
-def _check_num_columns(table: str, signature: Any, columns: list[Any]) -> None:  # noqa: ANN401, a nest
+def _check_num_columns(table: str, signature: engram.Nest, columns: list[Any]) -> None:
     """Raises a ValueError if an item and the table's signature differ in their number of columns."""
     expected = len(_nest.flatten(signature))
     if len(columns) != expected:
@@ -418,7 +418,7 @@ def _check_num_columns(table: str, signature: Any, columns: list[Any]) -> None: 
         )
 
 
-def _nested(signature: Any, columns: list[Any]) -> Any:  # noqa: ANN401, nests
+def _nested(signature: engram.Nest, columns: list[Any]) -> engram.Nest:
     return columns if signature is None else _nest.unflatten_as(signature, columns)
 
 

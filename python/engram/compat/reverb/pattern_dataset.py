@@ -11,7 +11,7 @@ from engram.compat.reverb import _arguments, _nest
 from engram.compat.reverb._configs import Config, check_configs
 from engram.compat.reverb._dataset_common import lists_to_tuples
 from engram.compat.reverb._elements import Elements, TensorBlock
-from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, import_tensorflow
+from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, TfDataset, import_tensorflow
 from engram.compat.reverb._pattern_writer import check_source_leaves, pattern_writer, source_leaves
 from engram.compat.reverb._signature_inference import infer_signature
 from engram.compat.reverb._steps import LONGEST_CHUNK
@@ -46,7 +46,7 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
 
     def __init__(
         self,
-        input_dataset: Any,  # noqa: ANN401, TensorFlow's
+        input_dataset: TfDataset,
         configs: Sequence[Config],
         respect_episode_boundaries: bool,  # noqa: FBT001, as in Reverb
         is_end_of_episode: Callable[[Any], Any],
@@ -98,11 +98,11 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
 
 
 def pattern_dataset_with_info(
-    input_dataset: Any,  # noqa: ANN401, TensorFlow's
+    input_dataset: TfDataset,
     configs: Sequence[Config],
     respect_episode_boundaries: bool,  # noqa: FBT001, as in Reverb
     is_end_of_episode: Callable[[Any], Any],
-) -> Any:  # noqa: ANN401, TensorFlow's
+) -> TfDataset:
     """Creates a `PatternDataset` whose elements are `ReplaySample`s.
 
     Arguments and errors are those of `PatternDataset`.
@@ -122,7 +122,7 @@ class _StepReader:
 
     def __init__(
         self,
-        steps: Any,  # noqa: ANN401, a tf.data.Dataset
+        steps: TfDataset,
         configs: Sequence[Config],
         clear: bool,  # noqa: FBT001, private
         is_end: Callable[[Any], Any],

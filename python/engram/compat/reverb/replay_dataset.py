@@ -1,12 +1,13 @@
 """The dataset of Reverb before 0.8: steps, or sequences of equal length."""
 
-from typing import Any, Self
+from typing import Self
 
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._dataset_common import dtypes_and_shapes
 from engram.compat.reverb._elements import fixed_length_timesteps, sequences, timesteps
-from engram.compat.reverb._lazy_tensorflow import LazyDataset, import_tensorflow, without_autograph
+from engram.compat.reverb._lazy_tensorflow import LazyDataset, Tensor, import_tensorflow, without_autograph
 from engram.compat.reverb._server_dataset import ServerDataset
+from engram.nests import Nest
 
 __all__ = ["ReplayDataset"]
 
@@ -20,10 +21,10 @@ class ReplayDataset(ServerDataset, metaclass=LazyDataset):
 
     def __init__(  # noqa: PLR0917, as in Reverb
         self,
-        server_address: Any,  # noqa: ANN401, text or a tensor
-        table: Any,  # noqa: ANN401, text or a tensor
-        dtypes: Any,  # noqa: ANN401, a nest
-        shapes: Any,  # noqa: ANN401, a nest
+        server_address: str | Tensor,
+        table: str | Tensor,
+        dtypes: Nest,
+        shapes: Nest,
         max_in_flight_samples_per_worker: int,
         num_workers_per_iterator: int = -1,
         max_samples_per_stream: int = -1,
@@ -115,7 +116,7 @@ class ReplayDataset(ServerDataset, metaclass=LazyDataset):
         )
 
 
-def _check_shapes(shapes: Any, sequence_length: int | None) -> None:  # noqa: ANN401, a nest
+def _check_shapes(shapes: Nest, sequence_length: int | None) -> None:
     """Checks that all shapes begin with `sequence_length`; None means an axis of unknown size."""
     tf = import_tensorflow("reverb.ReplayDataset")
     for leaf in tf.nest.flatten(shapes):

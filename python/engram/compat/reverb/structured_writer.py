@@ -24,9 +24,11 @@ from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import LEAF_CLASSES, Flatten, flattener
 from engram.compat.reverb._nest import is_leaf
 from engram.compat.reverb._pattern_writer import check_source_leaves, history_length, pattern_writer, source_leaves
+from engram.compat.reverb._sending import NativeWriter
 from engram.compat.reverb._signature_inference import infer_signature, unpack_pattern
 from engram.compat.reverb._steps import Column, NewTypes, checked, chunk_length
 from engram.errors import EngramError
+from engram.nests import Nest
 
 if TYPE_CHECKING:
     from engram.compat.reverb.client import Client
@@ -94,7 +96,7 @@ class StructuredWriter:
         self._eager_items = _sending.EAGER_ITEMS  # number of further appends whose items are sent immediately
         self._store, self._server_probe = client._store, client._server_probe  # noqa: SLF001, same package
 
-    def _open_native(self) -> Any:  # noqa: ANN401, the engine's writer
+    def _open_native(self) -> NativeWriter:
         """Opens the engine's writer at the first append: the default chunk length depends on the size of a step."""
         with translated():
             length = chunk_length(self._columns, history_length(self._configs))
@@ -107,7 +109,7 @@ class StructuredWriter:
         """True if the newest step is partial, so that the next append continues it."""
         return self._step_is_open
 
-    def append(self, data: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
+    def append(self, data: Nest, *, partial_step: bool = False) -> None:
         """Adds a step, or a part of one, and creates the items whose conditions are met.
 
         Args:
@@ -150,7 +152,7 @@ class StructuredWriter:
         self._advance(row, partial=partial_step)
         self._send_ready_items(native)
 
-    def _leaves(self, data: Any) -> list[Any]:  # noqa: ANN401, a nest
+    def _leaves(self, data: Nest) -> list[Any]:
         """Returns the leaves of a step. The first step creates the columns."""
         leaves: list[Any] = []
         fits = self._flatten is not None and self._flatten(data, leaves)
@@ -204,7 +206,7 @@ class StructuredWriter:
         else:
             self._columns_set.clear()
 
-    def _send_ready_items(self, native: Any) -> None:  # noqa: ANN401, the engine's writer
+    def _send_ready_items(self, native: NativeWriter) -> None:
         """Sends items that need not wait for more steps."""
         if self._eager_items and native.unsent_items:
             self._eager_items -= 1

@@ -3,7 +3,6 @@
 import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import engram
 from engram.compat.reverb import _arguments, _table_note, rate_limiters
@@ -23,7 +22,7 @@ class TableExtensionBase(abc.ABC):
     """Base class of table extensions. Engram supports none: an extension that adds anything is rejected."""
 
     @abc.abstractmethod
-    def build_internal_extensions(self, table_name: str) -> Sequence[Any]:
+    def build_internal_extensions(self, table_name: str) -> Sequence[object]:
         """Returns the internal extensions to add to a table; `Table` accepts only an empty sequence.
 
         Args:
@@ -57,7 +56,7 @@ class Table:
         rate_limiter: RateLimiter,
         max_times_sampled: int = 0,
         extensions: Sequence[TableExtensionBase] = (),
-        signature: Any = None,  # noqa: ANN401, a nest
+        signature: engram.Nest | None = None,
     ) -> None:
         """Creates a table.
 
@@ -115,7 +114,7 @@ class Table:
         name: str,
         max_size: int,
         extensions: Sequence[TableExtensionBase] = (),
-        signature: Any = None,  # noqa: ANN401, a nest
+        signature: engram.Nest | None = None,
     ) -> "Table":
         """Creates a first-in, first-out table: each item is sampled once, and inserts wait while the table is full.
 
@@ -129,7 +128,7 @@ class Table:
         name: str,
         max_size: int,
         extensions: Sequence[TableExtensionBase] = (),
-        signature: Any = None,  # noqa: ANN401, a nest
+        signature: engram.Nest | None = None,
     ) -> "Table":
         """Creates a last-in, first-out table: each item is sampled once, and inserts wait while the table is full.
 
@@ -177,7 +176,7 @@ class Table:
         rate_limiter: RateLimiter | None = None,
         max_times_sampled: int | None = None,
         extensions: Sequence[TableExtensionBase] | None = None,
-        signature: Any = None,  # noqa: ANN401, a nest
+        signature: engram.Nest | None = None,
     ) -> "Table":
         """Creates an empty table with the options of this table, except for the arguments given.
 

@@ -54,7 +54,7 @@ class TensorSpec:
     def __hash__(self) -> int:
         return hash((type(self).__name__, self._key()))
 
-    def __reduce__(self) -> Any:  # noqa: ANN401, pickle's protocol
+    def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.shape, self.dtype, self.name))
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class BoundedTensorSpec(TensorSpec):
         bounds = ((bound.shape, bound.tobytes()) for bound in (self.minimum, self.maximum))
         return (*super()._key(), *bounds)
 
-    def __reduce__(self) -> Any:  # noqa: ANN401, pickle's protocol
+    def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.shape, self.dtype, self.minimum, self.maximum, self.name))
 
     def __repr__(self) -> str:

@@ -10,12 +10,13 @@ import numpy.typing as npt
 from engram.compat.reverb import _table_note
 from engram.compat.reverb._block_reader import BlockReader, FetchOptions
 from engram.compat.reverb._elements import check_signature, timesteps
-from engram.compat.reverb._lazy_tensorflow import import_tensorflow
+from engram.compat.reverb._lazy_tensorflow import Tensor, import_tensorflow
 from engram.compat.reverb._tf_errors import call_from_tensorflow
 from engram.compat.reverb.client import Client
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.data.column_block import ColumnBlock
+from engram.nests import Nest
 
 __all__ = ["TFClient"]
 
@@ -58,7 +59,7 @@ class TFClient:
     def __repr__(self) -> str:
         return f"TFClient, server_address={self.server_address}"
 
-    def sample(self, table: str, data_dtypes: Any, name: str | None = None) -> ReplaySample:  # noqa: ANN401, a nest
+    def sample(self, table: str, data_dtypes: Nest, name: str | None = None) -> ReplaySample:
         """Samples one item, waiting as long as the rate limiter requires, and returns its first step.
 
         Args:
@@ -105,7 +106,7 @@ class TFClient:
         blocks = BlockReader(store, table, FetchOptions(max_in_flight=1, max_items=1), convert).blocks()
         return next(block for block in blocks if block is not None)
 
-    def insert(self, data: Sequence[Any], tables: Any, priorities: Any, name: str | None = None) -> Any:  # noqa: ANN401
+    def insert(self, data: Sequence[Any], tables: Tensor, priorities: Tensor, name: str | None = None) -> Tensor | None:
         """Inserts one step as an item into each table, and waits until the tables have it.
 
         Args:
@@ -140,7 +141,7 @@ class TFClient:
         with tf.name_scope(name or f"{self._name}_insert"):
             return _operation(call_from_tensorflow(self._insert, [tables, priorities, *columns], [tf.int64]))
 
-    def _insert(self, tables: Any, priorities: Any, *columns: Any) -> list[Any]:  # noqa: ANN401, arrays
+    def _insert(self, tables: Nest, priorities: Nest, *columns: Nest) -> list[Any]:
         if len(tables) != len(priorities):
             raise ValueError(
                 f"priorities and tables must have the same length; got {len(priorities)} and {len(tables)}"
@@ -159,7 +160,7 @@ class TFClient:
             self._client.insert(list(columns), round_priorities)
         return [np.int64(len(names))]
 
-    def update_priorities(self, table: str, keys: Any, priorities: Any, name: str | None = None) -> Any:  # noqa: ANN401
+    def update_priorities(self, table: str, keys: Tensor, priorities: Tensor, name: str | None = None) -> Tensor | None:
         """Updates the priorities of items. Keys that are not in the table are ignored.
 
         Args:
@@ -187,7 +188,7 @@ class TFClient:
         with tf.name_scope(name or f"{self._name}_update_priorities"):
             return _operation(call_from_tensorflow(self._update, inputs, [tf.int64]))
 
-    def _update(self, table: Any, keys: Any, priorities: Any) -> list[Any]:  # noqa: ANN401, arrays
+    def _update(self, table: Nest, keys: Nest, priorities: Nest) -> list[Any]:
         keys, priorities = np.asarray(keys), np.asarray(priorities)
         if keys.ndim != 1 or priorities.ndim != 1:
             raise ValueError("Tensors `keys` and `priorities` must be of rank 1.")
@@ -199,7 +200,7 @@ class TFClient:
         return [np.int64(self._client._store.update_priorities(table_name, keys, priorities))]  # noqa: SLF001, same package
 
 
-def _operation(tensors: list[Any]) -> Any:  # noqa: ANN401, TensorFlow's
+def _operation(tensors: list[Any]) -> Tensor | None:
     tf = import_tensorflow("reverb.TFClient")
     return None if tf.executing_eagerly() else tf.group(*tensors)
 

@@ -8,10 +8,12 @@ from engram.compat.reverb import _arguments, _nest, _sending
 from engram.compat.reverb._columns import ColumnHistory, TrajectoryColumn, WriterState, record_missing_values
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener
+from engram.compat.reverb._sending import NativeWriter
 from engram.compat.reverb._signatures import ColumnType, check_trajectory, checked_priority, column_types
 from engram.compat.reverb._steps import LONGEST_CHUNK, StepColumns, chunk_length
 from engram.compat.reverb.errors import ReverbError
 from engram.errors import EngramError
+from engram.nests import Nest
 
 if TYPE_CHECKING:
     from engram.compat.reverb.client import Client
@@ -76,7 +78,7 @@ class TrajectoryWriter:
         if kind is None or not issubclass(kind, ReverbError):
             self.flush()
 
-    def append(self, data: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
+    def append(self, data: Nest, *, partial_step: bool = False) -> None:
         """Adds a step, or a part of one.
 
         Args:
@@ -140,7 +142,7 @@ class TrajectoryWriter:
                     f"append call and thus must be omitted or set to None but got: {value}"
                 )
 
-    def _open_native(self) -> Any:  # noqa: ANN401, the engine's writer
+    def _open_native(self) -> NativeWriter:
         """Opens the engine's writer at the first append, when the columns and their configuration are known."""
         configured = [length for _, length in self._configured.values() if length is not None]
         default = [] if self._all_configured() else [chunk_length(self._steps.columns, self._keep)]
@@ -165,7 +167,7 @@ class TrajectoryWriter:
         return bool(lengths) and None not in lengths
 
     @property
-    def history(self) -> Any:  # noqa: ANN401, a nest
+    def history(self) -> Nest:
         """A nest like the steps so far, whose leaves are lists: a column's steps since `end_episode` last cleared it.
 
         Indexing a leaf returns a `TrajectoryColumn`: `history["obs"][-2:]` is the last two steps, `[2, ...]`;
@@ -187,7 +189,7 @@ class TrajectoryWriter:
         native = self._native
         return 0 if native is None else native.episode_steps
 
-    def create_item(self, table: str, priority: float, trajectory: Any) -> None:  # noqa: ANN401, a nest
+    def create_item(self, table: str, priority: float, trajectory: Nest) -> None:
         """Creates an item, which may reach its table only with the next `flush`.
 
         Waits for the server's description of a table that this writer uses for the first time, and while 1,000,000
@@ -230,7 +232,7 @@ class TrajectoryWriter:
         elif self._has_fixed_chunk_length and self._native.has_full_unsent_chunk:
             _sending.send(self._native)
 
-    def _flattened(self, trajectory: Any) -> list[TrajectoryColumn]:  # noqa: ANN401, a nest
+    def _flattened(self, trajectory: Nest) -> list[TrajectoryColumn]:
         """Returns the columns of a trajectory as a flat list."""
         leaves: list[Any] = []
         for _ in range(2):  # first with the cached flattener, then with one made for this trajectory

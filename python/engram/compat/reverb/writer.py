@@ -12,6 +12,7 @@ from engram.compat.reverb._flatteners import Flatten, flattener
 from engram.compat.reverb._signatures import ColumnType, check_steps, checked_priority, column_types, columns_text
 from engram.compat.reverb._steps import Column, NewTypes, checked, convert_in_place
 from engram.errors import EngramError
+from engram.nests import Nest
 
 if TYPE_CHECKING:
     from engram.compat.reverb.client import Client
@@ -103,7 +104,7 @@ class Writer:
     def __repr__(self) -> str:
         return f"{self._repr}, timesteps={self._num_steps}, closed={int(self._closed)})"
 
-    def append(self, data: Any) -> None:  # noqa: ANN401, a nest
+    def append(self, data: Nest) -> None:
         """Adds a step.
 
         Args:
@@ -161,7 +162,7 @@ class Writer:
         if self._closed:
             raise RuntimeError(_CLOSED)
 
-    def append_sequence(self, data: Any) -> None:  # noqa: ANN401, a nest
+    def append_sequence(self, data: Nest) -> None:
         """Adds T steps, the rows of arrays `[T, ...]`.
 
         Args:

@@ -17,10 +17,9 @@ Gradients with respect to network parameters are a second such product: call `ze
 network sees it.
 """
 
-from typing import Any
-
 from engram._extras import importing_extra
 from engram.errors import InvalidArgumentError
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.agents"):
     import jax
@@ -39,7 +38,7 @@ def row_mask(valid: Array) -> Array:
     return jnp.concatenate([valid, no_transition]) | jnp.concatenate([no_transition, valid])
 
 
-def zero_padding(tree: Any, mask: Array) -> Any:  # noqa: ANN401, a pytree
+def zero_padding(tree: Nest, mask: Array) -> Nest:
     """Returns a pytree of arrays `[T, B, ...]` with zeros where the mask `[T, B]` is 0; NaN there has no effect.
 
     Raises:

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import optree
 import torch
 
-from engram import _checks
-from engram.compat.alf._host import Ints, host_ints, on_default_device
+from engram import Nest, _checks
+from engram.compat.alf._host import Ints, TensorLike, host_ints, on_default_device
 from engram.compat.alf.experience_replayers._episodes import EpisodeIndex
 from engram.compat.alf.experience_replayers._priorities import StartPriorities
 from engram.compat.alf.experience_replayers._returns import EpisodicReturns, ReturnOptions
@@ -82,7 +82,7 @@ class ReplayBuffer(RingBuffer):
 
     def __init__(  # noqa: PLR0917, ALF's signature
         self,
-        data_spec: Any,  # noqa: ANN401, any nest
+        data_spec: Nest,
         num_environments: int,
         max_length: int = 1024,
         num_earliest_frames_ignored: int = 0,
@@ -133,7 +133,7 @@ class ReplayBuffer(RingBuffer):
 
     # --- adding -------------------------------------------------------------------------------
 
-    def add_batch(self, batch: Any, env_ids: Any = None, blocking: bool = False) -> None:  # noqa: ANN401, FBT001, FBT002, ALF's signature
+    def add_batch(self, batch: Nest, env_ids: TensorLike | None = None, blocking: bool = False) -> None:  # noqa: FBT001, FBT002, ALF's signature
         """Adds one step of each of several environments.
 
         Args:
@@ -194,7 +194,7 @@ class ReplayBuffer(RingBuffer):
         if self._returns is not None:
             self._returns.clear(envs)
 
-    def dequeue(self, env_ids: Any = None, n: int = 1, blocking: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002, ALF's signature
+    def dequeue(self, env_ids: TensorLike | None = None, n: int = 1, blocking: bool = False) -> Nest:  # noqa: FBT001, FBT002, ALF's signature
         """Is not available for a replay buffer, as in ALF.
 
         Args:
@@ -258,7 +258,7 @@ class ReplayBuffer(RingBuffer):
         with self._lock:
             return on_default_device(np.array(self._required_priorities().initial(), np.float32))
 
-    def update_priority(self, env_ids: Any, positions: Any, priorities: Any) -> None:  # noqa: ANN401, numbers
+    def update_priority(self, env_ids: TensorLike, positions: TensorLike, priorities: TensorLike) -> None:
         """Sets the priorities of steps. Steps that no sequence can begin with any more, or yet, are skipped.
 
         Args:
@@ -341,7 +341,7 @@ class ReplayBuffer(RingBuffer):
             ids, first = ids.to(self._place), first.to(self._place)
         return data, BatchInfo(env_ids=ids, positions=first, replay_buffer=self)
 
-    def get_field(self, field_name: Any, env_ids: Any, positions: Any) -> Any:  # noqa: ANN401, nests and integers
+    def get_field(self, field_name: Nest, env_ids: TensorLike, positions: TensorLike) -> Nest:
         """Returns fields of stored steps.
 
         Args:
@@ -363,7 +363,7 @@ class ReplayBuffer(RingBuffer):
             envs, at = self._stored(positions, env_ids, "`positions`")
             return self._read(envs, at, field)
 
-    def get_episode_begin_position(self, pos: Any, env_ids: Any) -> torch.Tensor:  # noqa: ANN401, integers
+    def get_episode_begin_position(self, pos: TensorLike, env_ids: TensorLike) -> torch.Tensor:
         """Returns the positions of the FIRST steps of the episodes of steps. They may have been overwritten.
 
         Args:
@@ -381,7 +381,7 @@ class ReplayBuffer(RingBuffer):
             envs, at = self._stored(pos, env_ids, "`pos`")
             return on_default_device(self._required_episodes().begin(envs, at))
 
-    def steps_to_episode_end(self, pos: Any, env_ids: Any) -> torch.Tensor:  # noqa: ANN401, integers
+    def steps_to_episode_end(self, pos: TensorLike, env_ids: TensorLike) -> torch.Tensor:
         """Returns how many steps of the same episode follow each step; those stored, of an episode in progress.
 
         Arguments and errors are those of `get_episode_begin_position`.
@@ -393,7 +393,7 @@ class ReplayBuffer(RingBuffer):
             envs, at = self._stored(pos, env_ids, "`pos`")
             return on_default_device(self._required_episodes().end(envs, at, self._pos - 1) - at)
 
-    def get_disc_0_begin_position(self, pos: Any, env_ids: Any) -> torch.Tensor:  # noqa: ANN401, integers
+    def get_disc_0_begin_position(self, pos: TensorLike, env_ids: TensorLike) -> torch.Tensor:
         """Returns the positions of the newest steps, at or before steps, that are FIRST or have discount 0.
 
         Arguments and errors are those of `get_episode_begin_position`, but the buffer needs `record_episodic_return`
@@ -426,7 +426,7 @@ class ReplayBuffer(RingBuffer):
             raise AssertionError("episodes need a buffer with `keep_episodic_info=True`")
         return self._episodes
 
-    def _stored(self, positions: Any, env_ids: Any, what: str) -> tuple[Ints, Ints]:  # noqa: ANN401, integers
+    def _stored(self, positions: TensorLike, env_ids: TensorLike, what: str) -> tuple[Ints, Ints]:
         """Broadcasts environments and positions of steps, and checks that the steps are stored."""
         envs, at = np.broadcast_arrays(self._env_ids(env_ids), host_ints(what, positions))
         missing = (at < (self._pos - self._size)[envs]) | (at >= self._pos[envs])
@@ -443,5 +443,5 @@ def _on_host(leaf: torch.Tensor) -> npt.NDArray[Any]:
     return array
 
 
-def _finish_loading(buffer: ReplayBuffer, _: Any) -> None:  # noqa: ANN401, PyTorch's
+def _finish_loading(buffer: ReplayBuffer, _: object) -> None:
     buffer._finish_loading()  # noqa: SLF001, of this module

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from engram import _checks, _engram
-from engram.compat.alf._host import FixedBuffersModule, Ints, host_ints
+from engram.compat.alf._host import FixedBuffersModule, Ints, TensorLike, host_ints
 
 __all__ = ["MaxSegmentTree", "MinSegmentTree", "SegmentTree", "SumSegmentTree"]
 
@@ -68,7 +68,7 @@ class SegmentTree(FixedBuffersModule):
         """Returns the result of the operation on all values, without axes."""
         return self.values[1].clone()
 
-    def __getitem__(self, indices: Any) -> torch.Tensor:  # noqa: ANN401, integers
+    def __getitem__(self, indices: TensorLike) -> torch.Tensor:
         """Returns values.
 
         Args:
@@ -81,7 +81,7 @@ class SegmentTree(FixedBuffersModule):
         leaves = self._buffers["values"]
         return leaves[torch.from_numpy(self._nodes(self._indices(indices))).to(leaves.device)]
 
-    def __setitem__(self, indices: Any, values: Any) -> None:  # noqa: ANN401, numbers
+    def __setitem__(self, indices: TensorLike, values: TensorLike) -> None:
         """Sets values. If an index is repeated, the last of its values remains.
 
         Args:
@@ -111,7 +111,7 @@ class SegmentTree(FixedBuffersModule):
         leaves[torch.from_numpy(self._nodes(indices)).to(leaves.device)] = values
         self._is_current = False
 
-    def _indices(self, indices: Any) -> Ints:  # noqa: ANN401, integers
+    def _indices(self, indices: TensorLike) -> Ints:
         at = host_ints("the indices", indices)
         if at.size and not 0 <= at.min() <= at.max() < self._capacity:
             bad = at[(at < 0) | (at >= self._capacity)][0]
@@ -158,7 +158,7 @@ class SumSegmentTree(SegmentTree):
         leaves = self._buffers["values"]
         return torch.tensor(self._current_sums().total(), dtype=leaves.dtype, device=leaves.device)
 
-    def find_sum_bound(self, thresholds: Any) -> torch.Tensor:  # noqa: ANN401, numbers
+    def find_sum_bound(self, thresholds: TensorLike) -> torch.Tensor:
         """Returns, for each threshold, the first index for which the sum of all values up to it is above the threshold.
 
         Args:

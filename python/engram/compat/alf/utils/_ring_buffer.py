@@ -8,8 +8,8 @@ import numpy as np
 import optree
 import torch
 
-from engram import _checks
-from engram.compat.alf._host import FixedBuffersModule, Ints, host_ints, on_default_device
+from engram import Nest, _checks
+from engram.compat.alf._host import FixedBuffersModule, Ints, TensorLike, host_ints, on_default_device
 from engram.compat.alf._lock import BufferLock, Signal
 from engram.compat.alf._nest import DataSpec
 from engram.errors import InvalidArgumentError
@@ -57,7 +57,7 @@ class RingBuffer(FixedBuffersModule):
 
     def __init__(  # noqa: PLR0917, ALF's signature
         self,
-        data_spec: Any,  # noqa: ANN401, any nest
+        data_spec: Nest,
         num_environments: int,
         max_length: int = 1024,
         device: str = "cpu",
@@ -126,11 +126,11 @@ class RingBuffer(FixedBuffersModule):
         """Position of the next step of each environment: the memory of the buffer."""
         return self._array(POS)
 
-    def circular(self, pos: Any) -> Any:  # noqa: ANN401, a tensor or a number
+    def circular(self, pos: TensorLike) -> TensorLike:
         """Returns the slots of positions: `pos`, a tensor or a number, modulo `max_length`; at least 0."""
         return pos % self._max_length
 
-    def get_earliest_position(self, env_ids: Any = None) -> torch.Tensor:  # noqa: ANN401, integers
+    def get_earliest_position(self, env_ids: TensorLike | None = None) -> torch.Tensor:
         """Returns the position of the oldest stored step of environments; that of the next step if none is stored.
 
         Args:
@@ -151,7 +151,7 @@ class RingBuffer(FixedBuffersModule):
         with self._lock:
             return on_default_device(self._pos.copy())
 
-    def has_space(self, env_ids: Any = None) -> bool:  # noqa: ANN401, integers
+    def has_space(self, env_ids: TensorLike | None = None) -> bool:
         """Returns True if none of these environments is full.
 
         Args:
@@ -162,7 +162,7 @@ class RingBuffer(FixedBuffersModule):
         """
         return bool((self._size[self._env_ids(env_ids)] < self._max_length).all())
 
-    def has_data(self, env_ids: Any = None, n: int = 1) -> bool:  # noqa: ANN401, integers
+    def has_data(self, env_ids: TensorLike | None = None, n: int = 1) -> bool:
         """Returns True if each of these environments has at least `n` steps.
 
         Args:
@@ -176,7 +176,7 @@ class RingBuffer(FixedBuffersModule):
 
     # --- changes ------------------------------------------------------------------------------
 
-    def enqueue(self, batch: Any, env_ids: Any = None, blocking: bool = False) -> bool:  # noqa: ANN401, FBT001, FBT002, ALF's signature
+    def enqueue(self, batch: Nest, env_ids: TensorLike | None = None, blocking: bool = False) -> bool:  # noqa: FBT001, FBT002, ALF's signature
         """Adds one step of each of several environments.
 
         Args:
@@ -206,7 +206,7 @@ class RingBuffer(FixedBuffersModule):
                 self._write(envs, given, stored)
         return ready
 
-    def dequeue(self, env_ids: Any = None, n: int = 1, blocking: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002, ALF's signature
+    def dequeue(self, env_ids: TensorLike | None = None, n: int = 1, blocking: bool = False) -> Nest:  # noqa: FBT001, FBT002, ALF's signature
         """Removes the oldest steps of environments and returns them.
 
         Args:
@@ -236,7 +236,7 @@ class RingBuffer(FixedBuffersModule):
                 )
             return self._take(envs, n)
 
-    def remove_up_to(self, n: int, env_ids: Any = None) -> None:  # noqa: ANN401, integers
+    def remove_up_to(self, n: int, env_ids: TensorLike | None = None) -> None:
         """Removes the oldest `n` steps of environments, or all if there are fewer.
 
         Args:
@@ -253,7 +253,7 @@ class RingBuffer(FixedBuffersModule):
         with self._lock:
             self._remove(envs, np.minimum(n, self._size[envs]))
 
-    def clear(self, env_ids: Any = None) -> None:  # noqa: ANN401, integers
+    def clear(self, env_ids: TensorLike | None = None) -> None:
         """Removes all steps of environments. Their positions begin again with 0.
 
         Args:
@@ -281,7 +281,7 @@ class RingBuffer(FixedBuffersModule):
 
     # --- shared with the classes based on this one ---------------------------------------------
 
-    def _env_ids(self, env_ids: Any) -> Ints:  # noqa: ANN401, integers
+    def _env_ids(self, env_ids: TensorLike) -> Ints:
         if env_ids is None:
             return np.arange(self._num_envs)
         envs = host_ints("`env_ids`", env_ids)
@@ -290,7 +290,7 @@ class RingBuffer(FixedBuffersModule):
             raise IndexError(f"each of `env_ids` must be from 0 to {self._num_envs - 1}; got {bad}")
         return envs
 
-    def _different_env_ids(self, env_ids: Any) -> Ints:  # noqa: ANN401, integers
+    def _different_env_ids(self, env_ids: TensorLike) -> Ints:
         envs = self._env_ids(env_ids)
         if envs.ndim != 1:
             raise AssertionError(f"`env_ids` must have one axis; got shape {[*envs.shape]}")
@@ -337,7 +337,7 @@ class RingBuffer(FixedBuffersModule):
         if self._enqueued is not None:
             self._enqueued.set()
 
-    def _take(self, envs: Ints, n: int) -> Any:  # noqa: ANN401, any nest
+    def _take(self, envs: Ints, n: int) -> Nest:
         oldest = (self._pos - self._size)[envs, None]
         data = self._read(envs[:, None], oldest + np.arange(n))
         self._remove(envs, n)
@@ -358,7 +358,7 @@ class RingBuffer(FixedBuffersModule):
         rows = envs * self._max_length + positions % self._max_length
         return torch.from_numpy(rows.ravel()).to(self._place)
 
-    def _read(self, envs: Ints, positions: Ints, field: Any = None, *, convert: bool = True) -> Any:  # noqa: ANN401, any nest
+    def _read(self, envs: Ints, positions: Ints, field: Nest | None = None, *, convert: bool = True) -> Nest:
         """Reads steps at positions, broadcast with `envs`. `field`: the index of a leaf, or a nest of indices."""
         rows, shape = self._rows(envs, positions), np.broadcast_shapes(envs.shape, positions.shape)
 

@@ -1,12 +1,10 @@
 """ALF's ring buffers: the newest steps of several environments, and the newest items of one stream."""
 
-from typing import Any
-
 import numpy as np
 import torch
 
-from engram import _checks
-from engram.compat.alf._host import Ints, host_ints, random_units
+from engram import Nest, _checks
+from engram.compat.alf._host import Ints, TensorLike, host_ints, random_units
 from engram.compat.alf.utils._ring_buffer import POS, SIZE, RingBuffer
 
 __all__ = ["DataBuffer", "RingBuffer"]
@@ -25,13 +23,7 @@ class DataBuffer(RingBuffer):
         InvalidArgumentError: An argument is invalid.
     """
 
-    def __init__(
-        self,
-        data_spec: Any,  # noqa: ANN401, any nest
-        capacity: int,
-        device: str = "cpu",
-        name: str = "DataBuffer",
-    ) -> None:
+    def __init__(self, data_spec: Nest, capacity: int, device: str = "cpu", name: str = "DataBuffer") -> None:
         capacity = _checks.integer("`capacity`", capacity)
         super().__init__(data_spec, num_environments=1, max_length=capacity, device=device, name=name)
 
@@ -49,7 +41,7 @@ class DataBuffer(RingBuffer):
         """Returns True if the next item overwrites the oldest one."""
         return np.bool_(self._size[0] == self._max_length)
 
-    def add_batch(self, batch: Any) -> None:  # noqa: ANN401, any nest
+    def add_batch(self, batch: Nest) -> None:
         """Adds items. If there are more than the buffer can store, only the last ones are added.
 
         Args:
@@ -67,7 +59,7 @@ class DataBuffer(RingBuffer):
             self._store(stream, self._pos[0] + np.arange(count), leaves)
             self._advance(stream, count)
 
-    def get_batch(self, batch_size: int) -> Any:  # noqa: ANN401, any nest
+    def get_batch(self, batch_size: int) -> Nest:
         """Returns items that are drawn uniformly, with replacement.
 
         Args:
@@ -85,7 +77,7 @@ class DataBuffer(RingBuffer):
                 raise AssertionError("the buffer is empty; add items before sampling")
             return self._items((random_units(batch_size) * size).astype(np.int64))
 
-    def get_batch_by_indices(self, indices: Any) -> Any:  # noqa: ANN401, integers
+    def get_batch_by_indices(self, indices: TensorLike) -> Nest:
         """Returns the items with these indices.
 
         Args:
@@ -106,10 +98,10 @@ class DataBuffer(RingBuffer):
                 raise IndexError(f"each of `indices` must be from 0 to {size - 1}, of the {size} items; got {bad}")
             return self._items(indices)
 
-    def get_all(self) -> Any:  # noqa: ANN401, any nest
+    def get_all(self) -> Nest:
         """Returns all items, `[current_size, ...]`, the oldest first: a copy."""
         with self._lock:
             return self._items(np.arange(self._size[0]))
 
-    def _items(self, indices: Ints) -> Any:  # noqa: ANN401, any nest
+    def _items(self, indices: Ints) -> Nest:
         return self._read(np.zeros((), np.int64), self._pos[0] - self._size[0] + indices)

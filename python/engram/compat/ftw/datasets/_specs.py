@@ -4,8 +4,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engram import TableInfo
+from engram import Nest, TableInfo
 from engram.adders.step import Step
+from engram.compat.ftw.specs import EnvironmentSpecLike
 from engram.compat.reverb import _nest, _table_note
 from engram.compat.reverb._table_info import signature_of
 from engram.compat.reverb.tensor_spec import TensorSpec
@@ -21,8 +22,8 @@ class ElementSpecs(NamedTuple):
 
 
 def from_environment(
-    environment_spec: Any,  # noqa: ANN401, by its attributes
-    extra_spec: Any,  # noqa: ANN401, a nest
+    environment_spec: EnvironmentSpecLike,
+    extra_spec: Nest,
     *,
     transition_adder: bool,
     using_deprecated_adder: bool,
@@ -30,7 +31,7 @@ def from_environment(
 ) -> ElementSpecs:
     """Returns the specs of the data that adders write for an environment."""
 
-    def specs(nest: Any) -> Any:  # noqa: ANN401, nests
+    def specs(nest: Nest) -> Nest:
         return _nest.map_structure(lambda leaf: _spec(leaf, convert_zero_size_to_none), nest)
 
     for name in ("observations", "actions"):
@@ -73,7 +74,7 @@ def from_signature(info: TableInfo, *, steps: bool) -> tuple[ElementSpecs, int |
     return ElementSpecs(step, _is_state(nest)), shapes[0][0]
 
 
-def sequence_specs(specs: ElementSpecs, sequence_length: int | None, *, first_state_only: bool) -> Any:  # noqa: ANN401, a nest
+def sequence_specs(specs: ElementSpecs, sequence_length: int | None, *, first_state_only: bool) -> Nest:
     """Returns the specs of sequences, `[sequence_length, ...]`; of the state, `[1, ...]` if `first_state_only`."""
     leaves = []
     for spec, state in zip(_nest.flatten(specs.nest), specs.is_state, strict=True):
@@ -83,7 +84,7 @@ def sequence_specs(specs: ElementSpecs, sequence_length: int | None, *, first_st
     return _nest.unflatten_as(specs.nest, leaves)
 
 
-def _is_state(nest: Any) -> list[bool]:  # noqa: ANN401, a nest
+def _is_state(nest: Nest) -> list[bool]:
     """For each leaf, True if it is below `core_state` of the extras: of `Step.extras`, or of the last tuple element."""
     last = len(nest) - 1 if isinstance(nest, tuple) else None
     paths = [path for path, _ in _nest.flatten_with_path(nest)]

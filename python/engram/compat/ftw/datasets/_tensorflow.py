@@ -1,12 +1,11 @@
 """FTW's datasets as a `tf.data.Dataset`."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from engram.compat.ftw.datasets._options import DatasetOptions
 from engram.compat.reverb import _nest
 from engram.compat.reverb._dataset_common import init_table_dataset
-from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, import_tensorflow
+from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, Tensor, TfDataset, import_tensorflow
 from engram.table_store import TableStore
 
 __all__ = ["tensorflow_dataset"]
@@ -15,7 +14,7 @@ __all__ = ["tensorflow_dataset"]
 class _Elements(DatasetMixin, metaclass=LazyDataset):
     """A dataset of single elements of the store `stores[index]`."""
 
-    def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], index: Any) -> None:  # noqa: ANN401, a tensor
+    def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], index: Tensor) -> None:
         tf = import_tensorflow("a dataset")
         spec = _nest.map_structure(
             lambda leaf: tf.TensorSpec(leaf.shape, tf.string if leaf.dtype == object else leaf.dtype), options.nest
@@ -24,11 +23,11 @@ class _Elements(DatasetMixin, metaclass=LazyDataset):
         init_table_dataset(self, options.source, lambda index_text, _: stores[int(index_text)], args, spec, owned=False)
 
 
-def tensorflow_dataset(options: DatasetOptions, stores: Sequence[TableStore]) -> Any:  # noqa: ANN401, a tf.data.Dataset
+def tensorflow_dataset(options: DatasetOptions, stores: Sequence[TableStore]) -> TfDataset:
     """Returns a `tf.data.Dataset` of batches, or of single elements without a batch size."""
     tf = import_tensorflow("a dataset with framework='tensorflow'")
     if len(stores) == 1:
-        dataset: Any = _Elements(options, stores, 0)
+        dataset: TfDataset = _Elements(options, stores, 0)
     else:
         # At most one thread per store: two would lose the order of its items.
         threads = min(options.num_parallel_calls, len(stores)) if options.deterministic else len(stores)
@@ -47,19 +46,19 @@ def tensorflow_dataset(options: DatasetOptions, stores: Sequence[TableStore]) ->
     return dataset.with_options(no_prefetch)
 
 
-def _interleaved(options: DatasetOptions, stores: Sequence[TableStore], threads: int) -> Any:  # noqa: ANN401, a tf.data.Dataset
+def _interleaved(options: DatasetOptions, stores: Sequence[TableStore], threads: int) -> TfDataset:
     """Returns a dataset of elements of all stores in turn."""
     tf = import_tensorflow("a dataset")
     indices = tf.data.Dataset.range(len(stores))
 
-    def elements(index: Any) -> Any:  # noqa: ANN401, tensors
+    def elements(index: Tensor) -> TfDataset:
         return _Elements(options, stores, index)
 
     if threads == 1:
         return indices.interleave(elements, cycle_length=len(stores), num_parallel_calls=None)
     spec = _Elements(options, stores, 0).element_spec
 
-    def elements_variant(index: Any) -> Any:  # noqa: ANN401, tensors
+    def elements_variant(index: Tensor) -> Tensor:
         return tf.data.experimental.to_variant(elements(index))
 
     index_spec = [tf.TensorSpec([], tf.int64)]

@@ -5,18 +5,21 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
-from engram import TableInfo
+from engram import Nest, TableInfo
 from engram.compat.ftw._same_arguments import arguments_of, same_arguments
+from engram.compat.ftw.adders.reverb._options import ClientLike
 from engram.compat.ftw.datasets import _specs
 from engram.compat.ftw.datasets._arrays import ArrayDataset, array_converter
 from engram.compat.ftw.datasets._options import DatasetOptions
 from engram.compat.ftw.datasets._sequences import as_whole_items, check_length, cut_into_sequences
 from engram.compat.ftw.datasets._tensorflow import tensorflow_dataset
+from engram.compat.ftw.specs import EnvironmentSpecLike
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._block_reader import FetchOptions
 from engram.compat.reverb._dataset_common import ElementSource, server_store
 from engram.compat.reverb._elements import timesteps
 from engram.compat.reverb._nest import flatten
+from engram.data._tf_types import TfDataset
 from engram.table_store import TableStore
 
 __all__ = ["make_reverb_fifo_sampler_dataset", "make_reverb_rnn_sequence_fifo_sampler_dataset"]
@@ -30,12 +33,12 @@ _PREFETCHED_ITEMS = 100
 
 
 def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
-    client: Any,  # noqa: ANN401, one of several types
-    environment_spec: Any = None,  # noqa: ANN401, duck-typed
+    client: ClientLike | Sequence[ClientLike],
+    environment_spec: EnvironmentSpecLike | None = None,
     batch_size: int | None = None,
     prefetch_size: int | None = None,
     sequence_length: int | None = None,
-    extra_spec: Any = None,  # noqa: ANN401, a nest
+    extra_spec: Nest | None = None,
     transition_adder: bool = False,  # noqa: FBT001, FBT002, FTW's signature
     table: str = "priority_table",
     convert_zero_size_to_none: bool = False,  # noqa: FBT001, FBT002, FTW's signature
@@ -44,7 +47,7 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
     deterministic: bool = True,  # noqa: FBT001, FBT002, FTW's signature
     *,
     framework: Framework = "tensorflow",
-) -> Any:  # noqa: ANN401, a dataset
+) -> ArrayDataset | TfDataset:
     """Returns a dataset of the steps of a table's items, or of sequences of steps, in the order of sampling.
 
     Elements are `ReplaySample`s. Their data are `Step`s, `(observation, action, reward, discount, start_of_episode,
@@ -131,7 +134,7 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(**arguments: Any) -> Any:  # n
     return _make_dataset(SimpleNamespace(**arguments), whole_items=True)
 
 
-def _make_dataset(given: SimpleNamespace, *, whole_items: bool) -> Any:  # noqa: ANN401, a dataset
+def _make_dataset(given: SimpleNamespace, *, whole_items: bool) -> ArrayDataset | TfDataset:
     """Returns a dataset for the arguments of `make_reverb_fifo_sampler_dataset`."""
     _check(given)
     convert = None if given.framework == "tensorflow" else array_converter(given.framework)
@@ -187,7 +190,7 @@ def _check(given: SimpleNamespace) -> None:
         raise ValueError(f"`framework` must be one of {', '.join(map(repr, _FRAMEWORKS))}; got {given.framework!r}")
 
 
-def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, one of several types
+def _stores(client: ClientLike | Sequence[ClientLike]) -> tuple[list[TableStore], bool]:
     """Returns the stores of the clients, and whether to wait for servers that become unreachable."""
     clients = list(client) if isinstance(client, Sequence) and not isinstance(client, str) else [client]
     if not clients:

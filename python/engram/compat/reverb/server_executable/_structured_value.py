@@ -1,14 +1,18 @@
 """Converts a signature from TensorFlow's `StructuredValue` message to a nest of tensor specs."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.compat.reverb._table_note import dtype_named, namedtuple_class
 from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec
+from engram.nests import Nest
 
-__all__ = ["signature_from_proto"]
+__all__ = ["Message", "signature_from_proto"]
+
+Message: TypeAlias = Any
+"""A message of protobuf."""
 
 _DTYPES = {
     1: "float32",
@@ -48,7 +52,7 @@ _BOUND_FIELDS = {
 """The field of a `TensorProto` that has the values of a dtype."""
 
 
-def signature_from_proto(value: Any) -> Any:  # noqa: ANN401, a message, and a nest
+def signature_from_proto(value: Message) -> Nest:
     """Returns the signature of a `StructuredValue`: a nest of lists, tuples, dicts and namedtuples of specs."""
     kind = value.WhichOneof("kind")
     match kind:
@@ -84,14 +88,14 @@ def _dtype_name(number: int) -> str:
         ) from None
 
 
-def _shape(shape: Any) -> tuple[int | None, ...] | None:  # noqa: ANN401, a message
+def _shape(shape: Message) -> tuple[int | None, ...] | None:
     """The sizes; None for any size. An unknown rank is None."""
     if shape.unknown_rank:
         return None
     return tuple(None if dim.size < 0 else dim.size for dim in shape.dim)
 
 
-def _bound(bound: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401, a message
+def _bound(bound: Message, name: str) -> npt.NDArray[Any]:
     """Decodes a `TensorProto`: raw bytes, or values of which the last one is repeated."""
     if name not in _BOUND_FIELDS:
         raise ValueError(f"a spec of dtype {name} must not have bounds")

@@ -13,13 +13,12 @@ The messages may be of any classes with Reverb's fields, for example those of an
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from engram._extras import importing_extra
 from engram.compat.reverb import _arguments, item_selectors
 from engram.compat.reverb.item_selectors import Selector
 from engram.compat.reverb.rate_limiters import RateLimiter
-from engram.compat.reverb.server_executable._structured_value import signature_from_proto
+from engram.compat.reverb.server_executable._structured_value import Message, signature_from_proto
 from engram.compat.reverb.table import Table
 
 __all__ = ["parse_config", "rate_limiter_from_proto", "selector_from_proto", "tables_from_proto"]
@@ -32,7 +31,7 @@ _BOOL_SELECTORS = {
 _UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "\w+"')
 
 
-def parse_config(text: str) -> Any:  # noqa: ANN401, a message
+def parse_config(text: str) -> Message:
     """Parses `text`, a server's configuration in protobuf's text format: the fields of a `ReverbServerConfig`.
 
     Returns:
@@ -58,7 +57,7 @@ def parse_config(text: str) -> Any:  # noqa: ANN401, a message
         raise ValueError(reason) from None
 
 
-def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
+def tables_from_proto(configs: Iterable[Message]) -> list[Table]:
     """Creates tables, each with its signature if the message has one.
 
     The items and counts of a checkpoint's message are ignored, as in Reverb.
@@ -74,7 +73,7 @@ def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
     return [_table_from_proto(config) for config in configs]
 
 
-def selector_from_proto(s: Any) -> Selector:  # noqa: ANN401, a message
+def selector_from_proto(s: Message) -> Selector:
     """Creates a selector from `s`, a `KeyDistributionOptions` message.
 
     Raises:
@@ -94,7 +93,7 @@ def selector_from_proto(s: Any) -> Selector:  # noqa: ANN401, a message
     return _BOOL_SELECTORS[kind]()
 
 
-def rate_limiter_from_proto(proto: Any) -> RateLimiter:  # noqa: ANN401, a message
+def rate_limiter_from_proto(proto: Message) -> RateLimiter:
     """Creates a rate limiter from `proto`, a `RateLimiterCheckpoint` message, whose counts are ignored.
 
     Raises:
@@ -109,7 +108,7 @@ def rate_limiter_from_proto(proto: Any) -> RateLimiter:  # noqa: ANN401, a messa
     )
 
 
-def _table_from_proto(config: Any) -> Table:  # noqa: ANN401, a message
+def _table_from_proto(config: Message) -> Table:
     if not (hasattr(config, "HasField") and hasattr(config, "table_name") and hasattr(config, "sampler")):
         raise TypeError(f"each of `configs` must be a PriorityTableCheckpoint; got {_arguments.describe(config)}")
     table = f"table `{config.table_name}`"

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from engram import _engram
+from engram import Nest, _engram
 from engram._text import column_text
-from engram.compat.tf_agents.replay_buffers._python_calls import GraphInvalidArgumentError, invalid_argument
+from engram.compat.tf_agents.replay_buffers._python_calls import GraphInvalidArgumentError, Tensor, invalid_argument
 
 __all__ = ["Columns", "without_axes"]
 
@@ -32,7 +32,7 @@ class Columns:
         layout: NumPy's dtype and the shape of one item, for each column.
     """
 
-    def __init__(self, data_spec: Any, batch_size: int) -> None:  # noqa: ANN401, a nest
+    def __init__(self, data_spec: Nest, batch_size: int) -> None:
         """Reads the specs of the columns from `data_spec`, a nest of `tf.TensorSpec` that describes one item."""
         self._data_spec = data_spec
         self.batch_size = batch_size
@@ -59,11 +59,11 @@ class Columns:
         """Returns the specs with further leading axes."""
         return [tf.TensorSpec([*axes, *spec.shape], spec.dtype) for spec in self.specs]
 
-    def pack(self, leaves: Sequence[Any]) -> Any:  # noqa: ANN401, a nest
+    def pack(self, leaves: Sequence[Any]) -> Nest:
         """Returns the nest of these leaves."""
         return tf.nest.pack_sequence_as(self._data_spec, leaves)
 
-    def flatten(self, items: Any) -> list[Any]:  # noqa: ANN401, a nest
+    def flatten(self, items: Nest) -> list[Any]:
         """Returns the leaves of items, which must have the structure of `data_spec`."""
         try:
             tf.nest.assert_same_structure(items, self._data_spec)
@@ -98,14 +98,14 @@ class Columns:
         return tensors
 
 
-def without_axes(values: Any, batch_size: int | None, num_steps: int | None) -> Any:  # noqa: ANN401, an array or a tensor
+def without_axes(values: Nest, batch_size: int | None, num_steps: int | None) -> Nest:
     """Returns an array or a tensor `[B, T, ...]` without the axes, of size 1, whose argument is None."""
     if num_steps is None:
         values = values[:, 0]
     return values[0] if batch_size is None else values
 
 
-def _as_tensor(leaf: Any, spec: Any, name: str) -> Any:  # noqa: ANN401, a tensor
+def _as_tensor(leaf: Nest, spec: Any, name: str) -> Tensor:  # noqa: ANN401, a tf.TensorSpec
     try:
         return tf.convert_to_tensor(leaf, spec.dtype)
     except (TypeError, ValueError) as error:

@@ -1,9 +1,11 @@
 """The parts of a buffer that a single deterministic pass visits, in order."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
+
+from engram.data._tf_types import Tensor
 
 __all__ = ["DeterministicPass", "Part"]
 
@@ -11,10 +13,10 @@ __all__ = ["DeterministicPass", "Part"]
 class Part(NamedTuple):
     """Consecutive frames (`first_frame` is an id) of consecutive segments; int64 tensors `[]`."""
 
-    first_segment: Any
-    num_segments: Any
-    first_frame: Any
-    num_frames: Any
+    first_segment: Tensor
+    num_segments: Tensor
+    first_frame: Tensor
+    num_frames: Tensor
 
 
 @dataclass(frozen=True)
@@ -57,20 +59,20 @@ class DeterministicPass:
     def _shift(self) -> int:
         return 1 if self.num_steps is None else self.window_shift or self.num_steps
 
-    def num_parts(self, num_added: Any) -> Any:  # noqa: ANN401, tensors
+    def num_parts(self, num_added: Tensor) -> Tensor:
         """Number of parts, given the number of items that were added to each segment."""
         group = self.sample_batch_size or 1
         groups = self.batch_size // group if self.drop_remainder else -(-self.batch_size // group)
         return groups * self._windows(num_added)
 
-    def _windows(self, num_added: Any) -> Any:  # noqa: ANN401, tensors
+    def _windows(self, num_added: Tensor) -> Tensor:
         """Number of windows of a group."""
         stored = tf.minimum(num_added, self.max_length)
         if self._has_full_windows:
             return tf.maximum(stored - (self.num_steps or 1) + self._shift, 0) // self._shift
         return (stored + self._shift - 1) // self._shift
 
-    def part(self, number: Any, num_added: Any) -> Part:  # noqa: ANN401, tensors
+    def part(self, number: Tensor, num_added: Tensor) -> Part:
         """The part with this number, from 0."""
         windows = self._windows(num_added)
         first_segment = number // windows * (self.sample_batch_size or 1)

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from engram.data._tf_calls import call_python
+from engram.data._tf_types import Tensor, TfDataset
 
-__all__ = ["GraphInvalidArgumentError", "call_method", "invalid_argument", "without_autograph"]
+__all__ = ["GraphInvalidArgumentError", "Tensor", "TfDataset", "call_method", "invalid_argument", "without_autograph"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -42,7 +43,7 @@ def call_method(
     """
     reference = weakref.WeakMethod(method)
 
-    def call(*arrays: Any) -> Sequence[Any]:  # noqa: ANN401, arrays
+    def call(*arrays: object) -> Sequence[Any]:
         bound = reference()
         if bound is None:
             raise invalid_argument("the replay buffer was deleted; keep a reference to it while its graphs are used")

@@ -13,7 +13,7 @@ from engram.buffers.items import CompiledSampler, Steps
 from engram.compat.tf_agents.replay_buffers._columns import Columns, without_axes
 from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
 from engram.compat.tf_agents.replay_buffers._empty import why_empty
-from engram.compat.tf_agents.replay_buffers._python_calls import call_method, invalid_argument
+from engram.compat.tf_agents.replay_buffers._python_calls import Tensor, call_method, invalid_argument
 from engram.compat.tf_agents.replay_buffers._ring_checkpoint import decode, encode
 from engram.specs import ArraySpec
 
@@ -56,7 +56,7 @@ class RingStorage(tf.train.experimental.PythonState):
         """Variables: none."""
         return []
 
-    def add(self, leaves: Sequence[Any]) -> Any:  # noqa: ANN401, an operation
+    def add(self, leaves: Sequence[Any]) -> Tensor | None:
         """Adds one item to each segment; returns the operation if called in a graph."""
         if tf.executing_eagerly():
             self._add(*self._columns.arrays(leaves))
@@ -68,7 +68,7 @@ class RingStorage(tf.train.experimental.PythonState):
             self._ring.add_batch(arrays)
         return []
 
-    def sample(self, seeds: Any, batch_size: int | None, num_steps: int | None) -> tuple[list[Any], Any, Any]:  # noqa: ANN401, tensors
+    def sample(self, seeds: Tensor, batch_size: int | None, num_steps: int | None) -> tuple[list[Any], Any, Any]:
         """Draws sequences: the columns, and the ids and probabilities."""
         batch = [] if batch_size is None else [batch_size]
         leading = batch if num_steps is None else [*batch, num_steps]
@@ -94,7 +94,7 @@ class RingStorage(tf.train.experimental.PythonState):
         arrays = [without_axes(array, batch_size, num_steps) for array in (*drawn.data, ids)]
         return [*arrays, probabilities[0] if batch_size is None else probabilities]
 
-    def frames(self) -> Any:  # noqa: ANN401, a tensor
+    def frames(self) -> Tensor:
         """Number of items added to each segment, and the position of the first: int64 `[2]`. There must be an item."""
         [frames] = call_method(self._frames, (), [], [tf.TensorSpec([2], tf.int64)])
         return frames
@@ -103,7 +103,7 @@ class RingStorage(tf.train.experimental.PythonState):
         with self._lock:
             return [np.array([self._check_not_empty(1), self._first_position])]
 
-    def read(self, frames: Any, part: Part, plan: DeterministicPass) -> tuple[list[Any], Any]:  # noqa: ANN401, tensors
+    def read(self, frames: Tensor, part: Part, plan: DeterministicPass) -> tuple[list[Any], Any]:
         """Reads a part of a deterministic pass: the columns, and the ids.
 
         `frames` is the result of `frames` when the pass began. A frame that was overwritten since then has newer
@@ -140,7 +140,7 @@ class RingStorage(tf.train.experimental.PythonState):
         positions = np.full(len(segments), position % self._max_length, np.uint64)  # the same slots
         return list(self._ring.read_sequences(segments, positions, length))
 
-    def num_frames(self) -> Any:  # noqa: ANN401, a tensor
+    def num_frames(self) -> Tensor:
         """Number of items stored, an int64 tensor `[]`."""
         [number] = call_method(self._num_frames, (), [], [tf.TensorSpec([], tf.int64)])
         return number
@@ -149,7 +149,7 @@ class RingStorage(tf.train.experimental.PythonState):
         with self._lock:
             return [np.int64(min(self._num_added, self._max_length) * self._columns.batch_size)]
 
-    def clear(self) -> Any:  # noqa: ANN401, an operation
+    def clear(self) -> Tensor | None:
         """Removes all items; returns the operation if called in a graph."""
         operation = call_method(self._clear, (), [], [])
         return None if tf.executing_eagerly() else operation

@@ -8,7 +8,8 @@ import tensorflow as tf
 from engram.compat.tf_agents.replay_buffers._columns import Columns, without_axes
 from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
 from engram.compat.tf_agents.replay_buffers._empty import EMPTY, why_empty
-from engram.compat.tf_agents.replay_buffers._python_calls import invalid_argument
+from engram.compat.tf_agents.replay_buffers._python_calls import Tensor, invalid_argument
+from engram.nests import Nest
 
 __all__ = ["TableStorage"]
 
@@ -19,7 +20,7 @@ class TableStorage(tf.Module):
     Item `id` of a segment is in the row `segment * max_length + id % max_length`.
     """
 
-    def __init__(self, columns: Columns, data_spec: Any, max_length: int, table_fn: Callable[..., Any]) -> None:  # noqa: ANN401, a nest
+    def __init__(self, columns: Columns, data_spec: Nest, max_length: int, table_fn: Callable[..., Any]) -> None:
         super().__init__()
         self._columns = columns
         self._max_length = max_length
@@ -33,11 +34,11 @@ class TableStorage(tf.Module):
         """Variables of the tables of data and ids, and the last id."""
         return [*self._table.variables(), *self._id_table.variables(), self._last_id]
 
-    def add(self, leaves: Sequence[Any]) -> Any:  # noqa: ANN401, an operation
+    def add(self, leaves: Sequence[Any]) -> Tensor | None:
         """Adds one item to each segment; returns the operation if called in a graph."""
         items = self._columns.pack(self._columns.tensors(leaves))
 
-        def add() -> Any:  # noqa: ANN401, a tensor
+        def add() -> Tensor:
             new_id = self._last_id + 1
             rows = self._rows(tf.range(self._columns.batch_size, dtype=tf.int64), new_id)
             ids = tf.fill([self._columns.batch_size], new_id)
@@ -49,7 +50,7 @@ class TableStorage(tf.Module):
         added = self._adding.execute(add)
         return None if tf.executing_eagerly() else tf.group(added)
 
-    def sample(self, seeds: Any, batch_size: int | None, num_steps: int | None) -> tuple[list[Any], Any, Any]:  # noqa: ANN401, tensors
+    def sample(self, seeds: Tensor, batch_size: int | None, num_steps: int | None) -> tuple[list[Any], Any, Any]:
         """Draws sequences: the columns, and the ids and probabilities."""
         n = 1 if batch_size is None else batch_size
         length = 1 if num_steps is None else num_steps
@@ -66,13 +67,13 @@ class TableStorage(tf.Module):
         leading = batch if num_steps is None else [*batch, num_steps]
         return self._read_rows(rows, leading), tf.ensure_shape(self._id_table.read(rows), leading), probabilities
 
-    def frames(self) -> Any:  # noqa: ANN401, a tensor
+    def frames(self) -> Tensor:
         """Number of items added to each segment: int64 `[1]`. There must be an item."""
         added = self._last_id + 1
         with tf.control_dependencies(self._check_not_empty(added, 1)):
             return tf.reshape(added, [1])
 
-    def read(self, frames: Any, part: Part, plan: DeterministicPass) -> tuple[list[Any], Any]:  # noqa: ANN401, tensors
+    def read(self, frames: Tensor, part: Part, plan: DeterministicPass) -> tuple[list[Any], Any]:
         """Reads a part of a deterministic pass: the columns, and the numbers of the rows.
 
         `frames`, the result of `frames` when the pass began, is not used: the row of a frame never changes.
@@ -93,25 +94,25 @@ class TableStorage(tf.Module):
         rows = self._rows(segments, tf.range(tf.maximum(added - self._max_length, 0), added))
         return self._read_rows(rows, [self._columns.batch_size, None])
 
-    def num_frames(self) -> Any:  # noqa: ANN401, a tensor
+    def num_frames(self) -> Tensor:
         """Number of items stored, an int64 tensor `[]`."""
         return tf.minimum(self._last_id + 1, self._max_length) * self._columns.batch_size
 
-    def clear(self) -> Any:  # noqa: ANN401, an operation
+    def clear(self) -> Tensor | None:
         """Removes all items; returns the operation if called in a graph."""
         operation = self._last_id.assign(-1, read_value=False)
         return None if tf.executing_eagerly() else operation
 
-    def _rows(self, segments: Any, ids: Any) -> Any:  # noqa: ANN401, tensors
+    def _rows(self, segments: Tensor, ids: Tensor) -> Tensor:
         return segments * self._max_length + ids % self._max_length
 
-    def _read_rows(self, rows: Any, axes: Sequence[int | None]) -> list[Any]:  # noqa: ANN401, tensors
+    def _read_rows(self, rows: Tensor, axes: Sequence[int | None]) -> list[Any]:
         leaves = tf.nest.flatten(self._table.read(rows))
         for leaf, spec in zip(leaves, self._columns.specs, strict=True):
             leaf.set_shape([*axes, *spec.shape])
         return leaves  # type: ignore[no-any-return]  # TensorFlow has no types
 
-    def _check_not_empty(self, added: Any, length: int) -> list[Any]:  # noqa: ANN401, tensors
+    def _check_not_empty(self, added: Tensor, length: int) -> list[Any]:
         """Raises an error if segments have fewer than `length` items; in a graph, returns operations that do so."""
         stored = tf.minimum(added, self._max_length)
         if not tf.executing_eagerly():

@@ -1,14 +1,15 @@
 """The base class of replay buffers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from engram._extras import importing_extra
+from engram.nests import Nest
 
 with importing_extra("tensorflow", "engram.compat.tf_agents"):
     import tensorflow as tf
 
-    from engram.compat.tf_agents.replay_buffers._python_calls import without_autograph
+    from engram.compat.tf_agents.replay_buffers._python_calls import Tensor, TfDataset, without_autograph
 
 __all__ = ["ReplayBuffer"]
 
@@ -17,7 +18,7 @@ __all__ = ["ReplayBuffer"]
 class _Settings:
     """What the constructor received. As attributes of a `tf.Module`, nests would be replaced by other containers."""
 
-    data_spec: Any
+    data_spec: Nest
     capacity: int
     stateful_dataset: bool
 
@@ -29,7 +30,7 @@ class ReplayBuffer(tf.Module):
         NotImplementedError: By a method that the subclass does not implement.
     """
 
-    def __init__(self, data_spec: Any, capacity: int, stateful_dataset: bool = False) -> None:  # noqa: ANN401, FBT001, FBT002, TF-Agents' signature
+    def __init__(self, data_spec: Nest, capacity: int, stateful_dataset: bool = False) -> None:  # noqa: FBT001, FBT002, TF-Agents' signature
         """Creates a replay buffer.
 
         Args:
@@ -41,12 +42,12 @@ class ReplayBuffer(tf.Module):
         self._settings = _Settings(data_spec, capacity, stateful_dataset)
 
     @property
-    def data_spec(self) -> Any:  # noqa: ANN401, a nest
+    def data_spec(self) -> Nest:
         """Nest of `tf.TensorSpec` that describes one item."""
         return self._settings.data_spec
 
     @property
-    def capacity(self) -> Any:  # noqa: ANN401, a tensor
+    def capacity(self) -> Tensor:
         """Maximum number of items, an int64 tensor `[]`."""
         return tf.constant(self._settings.capacity, tf.int64)
 
@@ -56,12 +57,12 @@ class ReplayBuffer(tf.Module):
         return self._settings.stateful_dataset
 
     @without_autograph
-    def num_frames(self) -> Any:  # noqa: ANN401, a tensor
+    def num_frames(self) -> Tensor:
         """Number of items in the buffer, an int64 tensor `[]`."""
         return self._num_frames()
 
     @without_autograph
-    def add_batch(self, items: Any) -> Any:  # noqa: ANN401, a nest
+    def add_batch(self, items: Nest) -> Tensor | None:
         """Adds one item to each segment. After an error, the buffer is unchanged.
 
         Args:
@@ -82,7 +83,7 @@ class ReplayBuffer(tf.Module):
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
         time_stacked: bool = True,  # noqa: FBT001, FBT002, TF-Agents' signature
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Nest, Nest]:
         """Draws sequences of consecutive items with replacement. All sequences of all segments are equally likely.
 
         A sequence contains items of one segment, but may contain items of several episodes.
@@ -111,10 +112,10 @@ class ReplayBuffer(tf.Module):
         self,
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
-        num_parallel_calls: Any = None,  # noqa: ANN401, a number or a tensor
-        sequence_preprocess_fn: Any = None,  # noqa: ANN401, a function
+        num_parallel_calls: int | Tensor | None = None,
+        sequence_preprocess_fn: Callable[..., Nest] | None = None,
         single_deterministic_pass: bool = False,  # noqa: FBT001, FBT002, TF-Agents' signature
-    ) -> Any:  # noqa: ANN401, a dataset
+    ) -> TfDataset:
         """Creates a dataset of the buffer's items.
 
         An element is created when it is requested: tf.data's automatic prefetching is disabled, as it would make what a
@@ -145,7 +146,7 @@ class ReplayBuffer(tf.Module):
         return dataset.with_options(options)
 
     @without_autograph
-    def gather_all(self) -> Any:  # noqa: ANN401, a nest
+    def gather_all(self) -> Nest:
         """Returns all items.
 
         Returns:
@@ -154,7 +155,7 @@ class ReplayBuffer(tf.Module):
         return self._gather_all()
 
     @without_autograph
-    def clear(self) -> Any:  # noqa: ANN401, an operation
+    def clear(self) -> Tensor | None:
         """Removes all items.
 
         Returns:
@@ -162,10 +163,10 @@ class ReplayBuffer(tf.Module):
         """
         return self._clear()
 
-    def _num_frames(self) -> Any:  # noqa: ANN401, a tensor
+    def _num_frames(self) -> Tensor:
         raise NotImplementedError
 
-    def _add_batch(self, items: Any) -> Any:  # noqa: ANN401, a nest
+    def _add_batch(self, items: Nest) -> Tensor | None:
         raise NotImplementedError
 
     def _get_next(
@@ -173,35 +174,35 @@ class ReplayBuffer(tf.Module):
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
         time_stacked: bool = True,  # noqa: FBT001, FBT002, as `get_next`
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Nest, Nest]:
         raise NotImplementedError
 
     def _as_dataset(
         self,
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
-        sequence_preprocess_fn: Any = None,  # noqa: ANN401, a function
-        num_parallel_calls: Any = None,  # noqa: ANN401, a number or a tensor
-    ) -> Any:  # noqa: ANN401, a dataset
+        sequence_preprocess_fn: Callable[..., Nest] | None = None,
+        num_parallel_calls: int | Tensor | None = None,
+    ) -> TfDataset:
         raise NotImplementedError
 
     def _single_deterministic_pass_dataset(
         self,
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
-        sequence_preprocess_fn: Any = None,  # noqa: ANN401, a function
-        num_parallel_calls: Any = None,  # noqa: ANN401, a number or a tensor
-    ) -> Any:  # noqa: ANN401, a dataset
+        sequence_preprocess_fn: Callable[..., Nest] | None = None,
+        num_parallel_calls: int | Tensor | None = None,
+    ) -> TfDataset:
         raise NotImplementedError
 
-    def _gather_all(self) -> Any:  # noqa: ANN401, a nest
+    def _gather_all(self) -> Nest:
         raise NotImplementedError
 
-    def _clear(self) -> Any:  # noqa: ANN401, an operation
+    def _clear(self) -> Tensor | None:
         raise NotImplementedError
 
 
-def _contains_list(nest: Any) -> bool:  # noqa: ANN401, any nest
+def _contains_list(nest: Nest) -> bool:
     """True if the nest, or a container in it, is a list."""
     if isinstance(nest, list):
         return True

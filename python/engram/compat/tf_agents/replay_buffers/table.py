@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from itertools import count
-from typing import Any
 
 from engram._extras import importing_extra
+from engram.data._tf_types import Tensor
+from engram.nests import Nest
 
 with importing_extra("tensorflow", "engram.compat.tf_agents"):
     import tensorflow as tf
@@ -20,7 +21,7 @@ class Table(tf.Module):
     its data is in Engram's memory.
     """
 
-    def __init__(self, tensor_spec: Any, capacity: int, scope: str = "Table") -> None:  # noqa: ANN401, a nest
+    def __init__(self, tensor_spec: Nest, capacity: int, scope: str = "Table") -> None:
         """Creates a table of zeros.
 
         Args:
@@ -35,7 +36,7 @@ class Table(tf.Module):
         for spec in tf.nest.flatten(tensor_spec):
             names.append(_unique(spec.name or "slot", names))
         self._slots = _Untracked(tf.nest.pack_sequence_as(tensor_spec, names))
-        self._variables: dict[str, Any] = {}
+        self._variables: dict[str, Tensor] = {}
         with tf.name_scope(scope):
             for name, spec in zip(names, tf.nest.flatten(tensor_spec), strict=True):
                 shape = [int(capacity), *spec.shape]
@@ -43,15 +44,15 @@ class Table(tf.Module):
                 self._variables[name] = tf.Variable(initial, trainable=False, name=name, shape=shape, dtype=spec.dtype)
 
     @property
-    def slots(self) -> Any:  # noqa: ANN401, a nest
+    def slots(self) -> Nest:
         """Nest with the structure of `tensor_spec` whose leaves are the names of the slots."""
         return self._slots.value
 
-    def variables(self) -> list[Any]:
+    def variables(self) -> list[Tensor]:
         """The variables of all slots `[capacity, ...]`, in the order of the slots."""
         return [self._variables[slot] for slot in tf.nest.flatten(self.slots)]
 
-    def read(self, rows: Any, slots: Any = None) -> Any:  # noqa: ANN401, tensors and nests
+    def read(self, rows: Tensor, slots: Nest | None = None) -> Nest:
         """Returns rows.
 
         Args:
@@ -69,7 +70,7 @@ class Table(tf.Module):
             rows = tf.convert_to_tensor(rows, tf.int64)
             return tf.nest.map_structure(lambda slot: tf.gather(self._variable(slot), rows), self._or_all(slots))
 
-    def write(self, rows: Any, values: Any, slots: Any = None) -> Any:  # noqa: ANN401, tensors and nests
+    def write(self, rows: Tensor, values: Nest, slots: Nest | None = None) -> Tensor | None:
         """Replaces rows.
 
         Args:
@@ -97,16 +98,16 @@ class Table(tf.Module):
         return None if tf.executing_eagerly() else tf.group(*written)
 
     @staticmethod
-    def _write(variable: Any, rows: Any, value: Any) -> Any:  # noqa: ANN401, TensorFlow's
+    def _write(variable: Tensor, rows: Tensor, value: Tensor) -> Tensor:
         value = tf.convert_to_tensor(value, variable.dtype)
         if value.shape.rank == variable.shape.rank - 1 and rows.shape.rank != 0:
             value = tf.broadcast_to(value, tf.concat([tf.shape(rows), variable.shape[1:]], 0))
         return variable.scatter_update(tf.IndexedSlices(value, rows))
 
-    def _or_all(self, slots: Any) -> Any:  # noqa: ANN401, a nest
+    def _or_all(self, slots: Nest) -> Nest:
         return self.slots if slots is None else slots
 
-    def _variable(self, slot: str) -> Any:  # noqa: ANN401, a variable
+    def _variable(self, slot: str) -> Tensor:
         if slot not in self._variables:
             known = ", ".join(self._variables)
             raise ValueError(f"slots: unknown slot {slot!r}; the table has {known}")
@@ -116,7 +117,7 @@ class Table(tf.Module):
 class _Untracked:
     """A value that `tf.Module` does not replace by a container of its own."""
 
-    def __init__(self, value: Any) -> None:  # noqa: ANN401, any value
+    def __init__(self, value: Nest) -> None:
         self.value = value
 
 
@@ -126,7 +127,7 @@ def _unique(name: str, used: Sequence[str]) -> str:
     return next(each for each in numbered if each not in used)
 
 
-def _check_structure(values: Any, slots: Any) -> None:  # noqa: ANN401, nests
+def _check_structure(values: Nest, slots: Nest) -> None:
     try:
         tf.nest.assert_same_structure(values, slots)
     except TypeError as error:  # containers of different types

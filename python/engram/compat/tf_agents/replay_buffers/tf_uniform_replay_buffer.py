@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from engram import _checks
+from engram import Nest, _checks
 from engram._extras import importing_extra
 from engram.errors import InvalidArgumentError
 
@@ -18,7 +18,7 @@ with importing_extra("tensorflow", "engram.compat.tf_agents"):
 
     from engram.compat.tf_agents.replay_buffers._columns import Columns
     from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass
-    from engram.compat.tf_agents.replay_buffers._python_calls import without_autograph
+    from engram.compat.tf_agents.replay_buffers._python_calls import Tensor, TfDataset, without_autograph
     from engram.compat.tf_agents.replay_buffers._ring_storage import RingStorage
     from engram.compat.tf_agents.replay_buffers._table_storage import TableStorage
     from engram.compat.tf_agents.replay_buffers.replay_buffer import ReplayBuffer
@@ -56,7 +56,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
 
     def __init__(  # noqa: PLR0917, TF-Agents' signature
         self,
-        data_spec: Any,  # noqa: ANN401, a nest
+        data_spec: Nest,
         batch_size: int,
         max_length: int = 1000,
         scope: str = "TFUniformReplayBuffer",
@@ -125,9 +125,9 @@ class TFUniformReplayBuffer(ReplayBuffer):
         self,
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
-        num_parallel_calls: Any = None,  # noqa: ANN401, a number or a tensor
+        num_parallel_calls: int | Tensor | None = None,
         single_deterministic_pass: bool = False,  # noqa: FBT001, FBT002, TF-Agents' signature
-    ) -> Any:  # noqa: ANN401, a dataset
+    ) -> TfDataset:
         """Creates a dataset of the buffer's items.
 
         By default, it is infinite: each element is the result of a call `get_next(sample_batch_size, num_steps)`, made
@@ -164,11 +164,11 @@ class TFUniformReplayBuffer(ReplayBuffer):
             sample_batch_size, num_steps, num_parallel_calls, single_deterministic_pass=single_deterministic_pass
         )
 
-    def _num_frames(self) -> Any:  # noqa: ANN401, a tensor
+    def _num_frames(self) -> Tensor:
         with self._placed():
             return self._storage.num_frames()
 
-    def _add_batch(self, items: Any) -> Any:  # noqa: ANN401, a nest
+    def _add_batch(self, items: Nest) -> Tensor | None:
         leaves = self._columns.flatten(items)
         with self._placed():
             return self._storage.add(leaves)
@@ -178,7 +178,7 @@ class TFUniformReplayBuffer(ReplayBuffer):
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
         time_stacked: bool = True,  # noqa: FBT001, FBT002, as `get_next`
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Nest, Nest]:
         batch_size, num_steps = _sizes(sample_batch_size, num_steps, min_batch=0)
         with self._placed():
             leaves, ids, probabilities = self._storage.sample(_draw_seeds(), batch_size, num_steps)
@@ -193,13 +193,13 @@ class TFUniformReplayBuffer(ReplayBuffer):
         self,
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
-        sequence_preprocess_fn: Any = None,  # noqa: ANN401, a function
-        num_parallel_calls: Any = None,  # noqa: ANN401, a number or a tensor
-    ) -> Any:  # noqa: ANN401, a dataset
+        sequence_preprocess_fn: Callable[..., Nest] | None = None,
+        num_parallel_calls: int | Tensor | None = None,
+    ) -> TfDataset:
         _check_no_preprocessing(sequence_preprocess_fn)
         batch_size, num_steps = _sizes(sample_batch_size, num_steps, min_batch=0)
 
-        def sample(seeds: Any) -> tuple[Any, Any]:  # noqa: ANN401, a tensor
+        def sample(seeds: Tensor) -> tuple[Nest, Nest]:
             with self._placed():
                 leaves, ids, probabilities = self._storage.sample(seeds, batch_size, num_steps)
             return self._columns.pack(leaves), BufferInfo(ids, probabilities)
@@ -214,9 +214,9 @@ class TFUniformReplayBuffer(ReplayBuffer):
         self,
         sample_batch_size: int | None = None,
         num_steps: int | None = None,
-        sequence_preprocess_fn: Any = None,  # noqa: ANN401, a function
-        num_parallel_calls: Any = None,  # noqa: ANN401, a number or a tensor
-    ) -> Any:  # noqa: ANN401, a dataset
+        sequence_preprocess_fn: Callable[..., Nest] | None = None,
+        num_parallel_calls: int | Tensor | None = None,
+    ) -> TfDataset:
         del num_parallel_calls
         _check_no_preprocessing(sequence_preprocess_fn)
         batch_size, num_steps = _sizes(sample_batch_size, num_steps, min_batch=1)
@@ -233,12 +233,12 @@ class TFUniformReplayBuffer(ReplayBuffer):
             options.drop_remainder,
         )
 
-        def parts(_: Any) -> Any:  # noqa: ANN401, a dataset
+        def parts(_: Tensor) -> TfDataset:
             with self._placed():
                 frames = self._storage.frames()
             num_added = frames[0]
 
-            def read(number: Any) -> tuple[Any, Any]:  # noqa: ANN401, a tensor
+            def read(number: Tensor) -> tuple[Nest, Nest]:
                 with self._placed():
                     leaves, ids = self._storage.read(frames, plan.part(number, num_added), plan)
                 return self._columns.pack(leaves), BufferInfo(ids, ())
@@ -247,11 +247,11 @@ class TFUniformReplayBuffer(ReplayBuffer):
 
         return tf.data.Dataset.from_tensors(0).flat_map(without_autograph(parts))
 
-    def _gather_all(self) -> Any:  # noqa: ANN401, a nest
+    def _gather_all(self) -> Nest:
         with self._placed():
             return self._columns.pack(self._storage.gather_all())
 
-    def _clear(self) -> Any:  # noqa: ANN401, an operation
+    def _clear(self) -> Tensor | None:
         with self._placed():
             return self._storage.clear()
 
@@ -279,7 +279,7 @@ class _Options:
     window_shift: int | None
 
 
-def _draw_seeds() -> Any:  # noqa: ANN401, a tensor or an array
+def _draw_seeds() -> Nest:
     """Draws two numbers of 32 bits, int64 `[2]`, from TensorFlow's generator."""
     if not tf.executing_eagerly():
         return tf.random.uniform([2], maxval=2**32, dtype=tf.int64)

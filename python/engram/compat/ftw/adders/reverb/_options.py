@@ -1,16 +1,19 @@
 """What FTW's arguments of adders mean for those of `engram.adders`."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from engram import Client
 from engram.compat.reverb import _arguments
 from engram.table_store import TableStore
 
-__all__ = ["engine_arguments", "store_of"]
+__all__ = ["ClientLike", "engine_arguments", "store_of"]
+
+ClientLike: TypeAlias = Any
+"""A client of `engram.compat.reverb`, an `engram.Client` or an `engram.Store`; of adders and agents also an address."""
 
 
-def store_of(client: Any) -> TableStore:  # noqa: ANN401, one of several types
+def store_of(client: ClientLike) -> TableStore:
     """Returns the store of an address, a client of `engram.compat.reverb`, an `engram.Client` or `engram.Store`."""
     if isinstance(client, TableStore):
         return client

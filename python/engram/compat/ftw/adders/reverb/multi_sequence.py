@@ -1,12 +1,11 @@
 """An adder of sequences of several lengths for several tables."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from engram import adders
 from engram.adders import Step
 from engram.adders.item_writers import Priority
-from engram.compat.ftw.adders.reverb._options import engine_arguments
+from engram.compat.ftw.adders.reverb._options import ClientLike, engine_arguments
 
 __all__ = ["MultiSequenceAdder"]
 
@@ -16,7 +15,7 @@ class MultiSequenceAdder(adders.MultiSequenceAdder):
 
     def __init__(  # noqa: PLR0917, FTW's signature
         self,
-        client: Any,  # noqa: ANN401, one of several types
+        client: ClientLike,
         sequence_lengths: Mapping[str, int],
         periods: Mapping[str, int],
         delta_encoded: bool = False,  # noqa: FBT001, FBT002, FTW's signature

@@ -1,11 +1,10 @@
 """An adder of sequences with their first recurrent state only."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from engram import adders
 from engram.adders.item_writers import Priority
-from engram.compat.ftw.adders.reverb._options import engine_arguments
+from engram.compat.ftw.adders.reverb._options import ClientLike, engine_arguments
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]
 
@@ -15,7 +14,7 @@ class NonOverlappingRNNSequenceAdder(adders.NonOverlappingRNNSequenceAdder):
 
     def __init__(  # noqa: PLR0917, FTW's signature
         self,
-        client: Any,  # noqa: ANN401, one of several types
+        client: ClientLike,
         sequence_length: int,
         delta_encoded: bool = False,  # noqa: FBT001, FBT002, FTW's signature
         chunk_length: int | None = None,

@@ -1,11 +1,10 @@
 """An adder of sequences, which may overlap."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from engram import _checks, adders
 from engram.adders.item_writers import Priority
-from engram.compat.ftw.adders.reverb._options import engine_arguments
+from engram.compat.ftw.adders.reverb._options import ClientLike, engine_arguments
 
 __all__ = ["SequenceAdder"]
 
@@ -15,7 +14,7 @@ class SequenceAdder(adders.SequenceAdder):
 
     def __init__(  # noqa: PLR0917, FTW's signature
         self,
-        client: Any,  # noqa: ANN401, one of several types
+        client: ClientLike,
         sequence_length: int,
         period: int,
         delta_encoded: bool = False,  # noqa: FBT001, FBT002, FTW's signature

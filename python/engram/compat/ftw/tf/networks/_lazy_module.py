@@ -6,10 +6,10 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from engram.agents.ftw.seeds import seed_sequence
+from engram.agents.ftw.seeds import Seed, seed_sequence
 from engram.errors import InvalidArgumentError
 
-__all__ = ["FrameNetwork", "LazyModule", "SizedModule", "attach", "check_is_free", "random_key", "value_of"]
+__all__ = ["FrameNetwork", "LazyModule", "Seed", "SizedModule", "attach", "check_is_free", "random_key", "value_of"]
 
 
 class LazyModule:
@@ -19,7 +19,7 @@ class LazyModule:
     part.
     """
 
-    def __init__(self, seed: Any) -> None:  # noqa: ANN401, see engram.agents.ftw.seeds
+    def __init__(self, seed: Seed) -> None:
         self._seed = None if seed is None else seed_sequence(seed)
         self._module: Any = None
         self._part: Callable[[], Any] | None = None
@@ -59,7 +59,7 @@ class LazyModule:
         """The parameters."""
         return jax.tree.leaves(self.module)
 
-    def _make_module(self, make: Callable[[Any], Any], key: Any = None) -> Self:  # noqa: ANN401, JAX keys and a module
+    def _make_module(self, make: Callable[[Any], Any], key: jax.Array | None = None) -> Self:
         """Makes the module with a random key, unless it exists: of this object's seed, or else the given one."""
         if not self.is_built:
             self._module = make(_key_of(self._seed) if self._seed is not None or key is None else key)
@@ -69,7 +69,7 @@ class LazyModule:
 class FrameNetwork:
     """A network whose weights depend on the shape of its frames."""
 
-    def build(self, observation_shape: tuple[int, ...], key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+    def build(self, observation_shape: tuple[int, ...], key: jax.Array | None = None) -> Self:
         """Makes the weights, unless they exist.
 
         Args:
@@ -85,7 +85,7 @@ class FrameNetwork:
         self._build(tuple(observation_shape), key)
         return self
 
-    def _build(self, observation_shape: tuple[int, ...], key: Any) -> None:  # noqa: ANN401, a JAX key
+    def _build(self, observation_shape: tuple[int, ...], key: jax.Array | None) -> None:
         raise NotImplementedError
 
 
@@ -95,7 +95,7 @@ class SizedModule(LazyModule):
     _make: Callable[[int, Any], Any]
     """Returns a new Equinox module, given that size and a random key."""
 
-    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+    def build(self, in_size: int, key: jax.Array | None = None) -> Self:
         """Makes the weights, unless they exist, for inputs `[..., in_size]`.
 
         Args:
@@ -122,12 +122,12 @@ def attach(part: LazyModule, owner: LazyModule, get: Callable[[], Any]) -> None:
     part._owner, part._part, part._module = owner, get, None  # noqa: SLF001, same module
 
 
-def random_key(seed: Any) -> Any:  # noqa: ANN401, a seed, a JAX key
+def random_key(seed: Seed) -> jax.Array:
     """Returns a JAX key; seeds are those of `engram.agents.ftw.seeds.seed_sequence`."""
     return _key_of(seed_sequence(seed))
 
 
-def _key_of(seed: np.random.SeedSequence | None) -> Any:  # noqa: ANN401, a JAX key
+def _key_of(seed: np.random.SeedSequence | None) -> jax.Array:
     sequence = np.random.SeedSequence() if seed is None else seed
     return jax.random.key(int(sequence.generate_state(1)[0]))
 

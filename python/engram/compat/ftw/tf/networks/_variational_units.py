@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from engram import _checks
+from engram.agents.ftw.hyperparameters import Hyperparameter
 from engram.agents.ftw.networks import DNCState, GaussianHeadConfig, LSTMState, PeriodicRNNState, variational_unit
 from engram.agents.ftw.networks.batch_select import batch_select
 from engram.agents.ftw.networks.gaussian_head import LocScaleDistributionParameters
+from engram.agents.ftw.networks.initializers import Initializer
 from engram.agents.ftw.networks.variational_unit import UnitState
-from engram.compat.ftw.tf.networks._lazy_module import SizedModule, value_of
+from engram.compat.ftw.tf.networks._lazy_module import Seed, SizedModule, value_of
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
 
 __all__ = ["PeriodicVariationalUnit", "VariationalUnit"]
@@ -30,10 +32,10 @@ class VariationalUnit(SizedModule):
         min_scale: float = 1e-6,
         tanh_mean: bool = False,  # noqa: FBT001, FBT002, FTW's signature
         fixed_scale: bool = False,  # noqa: FBT001, FBT002, FTW's signature
-        w_init: Any = None,  # noqa: ANN401, an initializer
-        b_init: Any = None,  # noqa: ANN401, an initializer
+        w_init: Initializer | None = None,
+        b_init: Initializer | None = None,
         *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 
@@ -60,7 +62,7 @@ class VariationalUnit(SizedModule):
         self._memory = shared_memory
         head = GaussianHeadConfig(init_scale, min_scale, tanh_mean, fixed_scale, w_init, b_init)
 
-        def make(in_size: int, key: Any) -> variational_unit.VariationalUnit:  # noqa: ANN401, a JAX key
+        def make(in_size: int, key: jax.Array) -> variational_unit.VariationalUnit:
             key, memory_key = jax.random.split(key)
             return variational_unit.VariationalUnit(
                 in_size, hidden_size, num_dimensions,
@@ -96,7 +98,7 @@ class PeriodicVariationalUnit(VariationalUnit):
 
     def __init__(  # noqa: PLR0917, FTW's signature
         self,
-        period: Any,  # noqa: ANN401, see Args
+        period: int | Hyperparameter,
         hidden_size: int,
         num_dimensions: int,
         shared_memory: MemoryAccess | None = None,
@@ -106,10 +108,10 @@ class PeriodicVariationalUnit(VariationalUnit):
         min_scale: float = 1e-6,
         tanh_mean: bool = False,  # noqa: FBT001, FBT002, FTW's signature
         fixed_scale: bool = False,  # noqa: FBT001, FBT002, FTW's signature
-        w_init: Any = None,  # noqa: ANN401, an initializer
-        b_init: Any = None,  # noqa: ANN401, an initializer
+        w_init: Initializer | None = None,
+        b_init: Initializer | None = None,
         *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from engram import _checks
+from engram import Nest, _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.networks import OAR, PixelControlHead, RewardPredictionHead, RPTHOutput
 from engram.agents.ftw.networks.num_actions import static_num_actions
 from engram.agents.ftw.networks.policy_network import CoreState
-from engram.compat.ftw.tf.networks._lazy_module import FrameNetwork, LazyModule, SizedModule
+from engram.compat.ftw.tf.networks._lazy_module import FrameNetwork, LazyModule, Seed, SizedModule
 from engram.compat.ftw.tf.networks.embedding import OAREmbedding
 from engram.compat.ftw.tf.networks.recurrence import LSTM, RPTH, RPTHZWrapper
 from engram.compat.ftw.tf.networks.vision import FtwTorso
@@ -33,7 +33,7 @@ class PixelControl(SizedModule):
         *,
         num_cells: int = 20,
         channels: int = 32,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 
@@ -73,7 +73,7 @@ class RNNPixelControlNetwork(FrameNetwork):
         *,
         num_cells: int = 20,
         channels: int = 32,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the arguments. The other arguments and errors are those of `PixelControl`.
 
@@ -91,11 +91,11 @@ class RNNPixelControlNetwork(FrameNetwork):
         self.embed, self.core = embed, core
         self.head = PixelControl(num_actions, activation, num_cells=num_cells, channels=channels, seed=seed)
 
-    def _build(self, observation_shape: tuple[int, ...], key: Any) -> None:  # noqa: ANN401, a JAX key
+    def _build(self, observation_shape: tuple[int, ...], key: jax.Array | None) -> None:
         core = self.core.build(self.embed.build(observation_shape).module.size)
         self.head.build(core.hidden_size if isinstance(core, LSTM) else core.num_dimensions, key)
 
-    def unroll(self, oar: Any, state: CoreState) -> jax.Array:  # noqa: ANN401, an OAR
+    def unroll(self, oar: Nest, state: CoreState) -> jax.Array:
         """Takes T steps.
 
         Args:
@@ -113,7 +113,7 @@ class RNNPixelControlNetwork(FrameNetwork):
             outputs.append(output.z if isinstance(output, RPTHOutput) else output)
         return self.head(jax.numpy.stack(outputs))
 
-    def __call__(self, oar: Any, state: CoreState) -> jax.Array:  # noqa: ANN401, an OAR
+    def __call__(self, oar: Nest, state: CoreState) -> jax.Array:
         """Returns the action values `[B, cells, cells, A]` of one step."""
         return self.unroll(OAR(*(part[None] for part in oar)), state)[0]
 
@@ -126,11 +126,7 @@ class RewardPrediction(SizedModule):
     """Logits of the classes zero, negative and positive; see `engram.agents.ftw.networks.RewardPredictionHead`."""
 
     def __init__(
-        self,
-        hidden_size: int = 128,
-        activation: Activation = jax.nn.relu,
-        *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        self, hidden_size: int = 128, activation: Activation = jax.nn.relu, *, seed: Seed | None = None
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 
@@ -162,7 +158,7 @@ class RewardPredictionNetwork(FrameNetwork):
         activation: Activation = jax.nn.relu,
         *,
         sequence_length: int = 3,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the arguments. The other arguments are those of `RewardPrediction`.
 
@@ -181,7 +177,7 @@ class RewardPredictionNetwork(FrameNetwork):
         self.sequence_length = _checks.integer("`sequence_length`", sequence_length)
         self.head = RewardPrediction(hidden_size, activation, seed=seed)
 
-    def _build(self, observation_shape: tuple[int, ...], key: Any) -> None:  # noqa: ANN401, a JAX key
+    def _build(self, observation_shape: tuple[int, ...], key: jax.Array | None) -> None:
         if isinstance(self.torso, LazyModule):
             self.torso.build(observation_shape)
         self.head.build(self.sequence_length * self.torso.hidden_size, key)

@@ -1,12 +1,11 @@
 """Heads of Gaussian distributions. They return means and scales, from which `sample` draws with given noise."""
 
-from typing import Any
-
 import jax
 
 from engram import _checks
 from engram.agents.ftw.networks import GaussianHead, GaussianHeadConfig, LocScaleDistributionParameters
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule
+from engram.agents.ftw.networks.initializers import Initializer
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, Seed
 
 __all__ = ["LocScaleDistributionParameters", "MultivariateNormalDiagHead", "MultivariateNormalDiagLocScaleHead"]
 
@@ -23,10 +22,10 @@ class MultivariateNormalDiagLocScaleHead(LazyModule):
         min_scale: float = 1e-6,
         tanh_mean: bool = False,  # noqa: FBT001, FBT002, FTW's signature
         fixed_scale: bool = False,  # noqa: FBT001, FBT002, FTW's signature
-        w_init: Any = None,  # noqa: ANN401, an initializer
-        b_init: Any = None,  # noqa: ANN401, an initializer
+        w_init: Initializer | None = None,
+        b_init: Initializer | None = None,
         *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 
@@ -68,10 +67,10 @@ class MultivariateNormalDiagHead(MultivariateNormalDiagLocScaleHead):
         tanh_mean: bool = False,  # noqa: FBT001, FBT002, FTW's signature
         fixed_scale: bool = False,  # noqa: FBT001, FBT002, FTW's signature
         use_tfd_independent: bool = False,  # noqa: FBT001, FBT002, FTW's signature
-        w_init: Any = _SMALL_WEIGHTS,  # noqa: ANN401, an initializer
-        b_init: Any = jax.nn.initializers.zeros,  # noqa: ANN401, an initializer
+        w_init: Initializer = _SMALL_WEIGHTS,
+        b_init: Initializer = jax.nn.initializers.zeros,
         *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from engram import _checks
+from engram import Nest, _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.internal_rewards import numbers_of
@@ -43,7 +43,7 @@ class OAREmbedding(FrameNetwork, LazyModule):
         self.internal_rewards = internal_rewards
         self.weights()
 
-    def weights(self) -> Any:  # noqa: ANN401, an array
+    def weights(self) -> Nest:
         """Returns the current weights of the events, f64 `[E]`.
 
         Raises:
@@ -57,7 +57,7 @@ class OAREmbedding(FrameNetwork, LazyModule):
             )
         return weights
 
-    def _build(self, observation_shape: tuple[int, ...], key: Any) -> None:  # noqa: ANN401, a JAX key
+    def _build(self, observation_shape: tuple[int, ...], key: jax.Array | None) -> None:
         torso = self.torso
         if not isinstance(torso, LazyModule):
             self._make_module(lambda _: networks.OAREmbedding(torso, self.num_actions), key)
@@ -67,7 +67,7 @@ class OAREmbedding(FrameNetwork, LazyModule):
         self._make_module(lambda _: networks.OAREmbedding(torso.module, self.num_actions), key)
         attach(torso, self, lambda: self.module.torso)
 
-    def __call__(self, oar: Any) -> jax.Array:  # noqa: ANN401, an OAR
+    def __call__(self, oar: Nest) -> jax.Array:
         """Maps observations, actions and rewards `[N, ...]` to embeddings f32 `[N, D + A + 1]`."""
         oar = OAR(*oar)
         embedding: jax.Array = self.build(np.shape(oar.observation)[1:]).module(oar, self.weights())

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple, Self
 import jax
 import numpy as np
 
-from engram import _checks
+from engram import Nest, _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.networks import OAR
 from engram.agents.ftw.networks.num_actions import static_num_actions
 from engram.agents.ftw.networks.policy_network import CoreState, state_batch_size
-from engram.compat.ftw.tf.networks._lazy_module import LazyModule, attach, check_is_free, random_key
+from engram.compat.ftw.tf.networks._lazy_module import LazyModule, Seed, attach, check_is_free, random_key
 from engram.compat.ftw.tf.networks.embedding import OAREmbedding
 from engram.compat.ftw.tf.networks.recurrence import LSTM, RPTH
 from engram.errors import InvalidArgumentError
@@ -41,7 +41,7 @@ class FtwNetwork(LazyModule):
         head_hidden_size: int = 256,
         *,
         rematerialize: bool = False,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the arguments; the weights are made by `build`, or at the first call.
 
@@ -106,7 +106,9 @@ class FtwNetwork(LazyModule):
             return CoreHypers(self.embed.weights(), 1, 1.0)
         return CoreHypers(self.embed.weights(), self.core.period(), self.core.gradient_scale())
 
-    def __call__(self, oar: Any, state: CoreState, noise: Any = None) -> tuple[tuple[Any, Any, Any], CoreState]:  # noqa: ANN401, arrays
+    def __call__(
+        self, oar: Nest, state: CoreState, noise: jax.Array | None = None
+    ) -> tuple[tuple[Any, Any, Any], CoreState]:
         """Takes one step.
 
         Args:
@@ -122,7 +124,9 @@ class FtwNetwork(LazyModule):
         output, state = module(OAR(*oar), state, noise, self.hypers())
         return tuple(output), state
 
-    def unroll(self, oar: Any, state: CoreState, noise: Any = None) -> tuple[tuple[Any, Any, Any], CoreState]:  # noqa: ANN401, arrays
+    def unroll(
+        self, oar: Nest, state: CoreState, noise: jax.Array | None = None
+    ) -> tuple[tuple[Any, Any, Any], CoreState]:
         """Takes T steps.
 
         Args:
@@ -145,7 +149,7 @@ class FtwNetwork(LazyModule):
         """Returns the state at the start of an episode, for `batch_size` elements."""
         return self.core.initial_state(batch_size)
 
-    def select_action(self, observation: Any, state: CoreState) -> tuple[jax.Array, jax.Array, CoreState]:  # noqa: ANN401, an OAR
+    def select_action(self, observation: Nest, state: CoreState) -> tuple[jax.Array, jax.Array, CoreState]:
         """Samples actions.
 
         Args:

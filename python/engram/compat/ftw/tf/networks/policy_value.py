@@ -1,7 +1,6 @@
 """Policy and value."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
@@ -10,7 +9,7 @@ from engram.agents.ftw import networks
 from engram.agents.ftw.actions import NumActions
 from engram.agents.ftw.networks.heads import PolicyValue
 from engram.agents.ftw.networks.num_actions import static_num_actions
-from engram.compat.ftw.tf.networks._lazy_module import SizedModule
+from engram.compat.ftw.tf.networks._lazy_module import Seed, SizedModule
 
 __all__ = ["PolicyValueHead"]
 
@@ -24,7 +23,7 @@ class PolicyValueHead(SizedModule):
         hidden_size: int = 256,
         activation: Callable[[jax.Array], jax.Array] = jax.nn.relu,
         *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 

@@ -9,10 +9,13 @@ import numpy as np
 
 from engram import _checks
 from engram.agents.ftw import networks
+from engram.agents.ftw.hyperparameters import Hyperparameter
 from engram.agents.ftw.networks import GaussianHeadConfig, LSTMState, PeriodicRNNState, RPTHOutput
+from engram.agents.ftw.networks.initializers import Initializer
 from engram.agents.ftw.networks.policy_network import state_batch_size
 from engram.compat.ftw.tf.networks._lazy_module import (
     LazyModule,
+    Seed,
     SizedModule,
     attach,
     check_is_free,
@@ -40,7 +43,7 @@ __all__ = [
 class LSTM(SizedModule):
     """An LSTM, in place of Sonnet's; see `engram.agents.ftw.networks.LSTM`."""
 
-    def __init__(self, hidden_size: int, *, seed: Any = None) -> None:  # noqa: ANN401, see engram.agents.ftw.seeds
+    def __init__(self, hidden_size: int, *, seed: Seed | None = None) -> None:
         """Checks the size; the weights are made at the first call.
 
         Args:
@@ -70,7 +73,7 @@ class RPTH(LazyModule):
 
     def __init__(  # noqa: PLR0917, FTW's signature
         self,
-        period: Any,  # noqa: ANN401, see Args
+        period: int | Hyperparameter | Sequence[int | Hyperparameter],
         hidden_size: int = 256,
         num_dimensions: int = 256,
         dnc_clip_value: float | None = None,
@@ -80,13 +83,13 @@ class RPTH(LazyModule):
         tanh_mean: bool = False,  # noqa: FBT001, FBT002, FTW's signature
         fixed_scale: bool = False,  # noqa: FBT001, FBT002, FTW's signature
         use_tfd_independent: bool = False,  # noqa: FBT001, FBT002, FTW's signature
-        w_init: Any = None,  # noqa: ANN401, an initializer
-        b_init: Any = None,  # noqa: ANN401, an initializer
+        w_init: Initializer | None = None,
+        b_init: Initializer | None = None,
         shared_memory: MemoryAccess | None = None,
         strict_period_order: bool = True,  # noqa: FBT001, FBT002, FTW's signature
-        scale_gradients_fast_to_slow: Any = 1.0,  # noqa: ANN401, see Args
+        scale_gradients_fast_to_slow: float | Hyperparameter = 1.0,
         *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the arguments; the weights are made at the first call.
 
@@ -126,7 +129,7 @@ class RPTH(LazyModule):
         num_slow_cores = np.size(self.period())
         value_of(scale_gradients_fast_to_slow)
 
-        def make(in_size: int, memory: networks.MemoryAccess | None, key: Any) -> networks.RPTH:  # noqa: ANN401, a JAX key
+        def make(in_size: int, memory: networks.MemoryAccess | None, key: jax.Array) -> networks.RPTH:
             return networks.RPTH(
                 in_size, hidden_size, num_dimensions, num_slow_cores=num_slow_cores, memory=memory,
                 dnc_clip_value=dnc_clip_value, use_dnc_linear_projection=use_dnc_linear_projection, head=head,
@@ -148,7 +151,7 @@ class RPTH(LazyModule):
         """Returns the current factor of gradients from the fast to the slow cores."""
         return float(value_of(self._gradient_scale))
 
-    def build(self, in_size: int, key: Any = None) -> Self:  # noqa: ANN401, a JAX key
+    def build(self, in_size: int, key: jax.Array | None = None) -> Self:
         """Makes the weights, unless they exist, for inputs `[..., in_size]`.
 
         Args:
@@ -168,7 +171,9 @@ class RPTH(LazyModule):
             attach(self._memory, self, lambda: self.module.memory)
         return self
 
-    def __call__(self, x: jax.Array, state: PeriodicRNNState, noise: Any = None) -> tuple[RPTHOutput, PeriodicRNNState]:  # noqa: ANN401, an array
+    def __call__(
+        self, x: jax.Array, state: PeriodicRNNState, noise: jax.Array | None = None
+    ) -> tuple[RPTHOutput, PeriodicRNNState]:
         """Takes one step.
 
         Args:
@@ -202,7 +207,7 @@ class RPTH(LazyModule):
         shapes = jax.eval_shape(of_any_weights)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)  # type: ignore[no-any-return]
 
-    def _made(self, in_size: int, key: Any) -> networks.RPTH:  # noqa: ANN401, a JAX key
+    def _made(self, in_size: int, key: jax.Array) -> networks.RPTH:
         key, memory_key = jax.random.split(key)
         memory = None if self._memory is None else self._memory.build(self.hidden_size, memory_key).module
         return self._make(in_size, memory, key)
@@ -224,7 +229,9 @@ class RPTHZWrapper:
             raise InvalidArgumentError(f"`rpth_core` must be an RPTH; got {_checks.short_repr(rpth_core)}")
         self.core = rpth_core
 
-    def __call__(self, x: jax.Array, state: PeriodicRNNState, noise: Any = None) -> tuple[jax.Array, PeriodicRNNState]:  # noqa: ANN401, an array
+    def __call__(
+        self, x: jax.Array, state: PeriodicRNNState, noise: jax.Array | None = None
+    ) -> tuple[jax.Array, PeriodicRNNState]:
         """Takes one step as `RPTH` does; returns the latent variable `[B, Z]`, and the next state."""
         output, state = self.core(x, state, noise)
         return output.z, state
@@ -234,16 +241,16 @@ class RPTHZWrapper:
         return self.core.initial_state(batch_size)
 
 
-def period_of(period: Any) -> int | tuple[int, ...]:  # noqa: ANN401, see RPTH
+def period_of(period: int | Hyperparameter | Sequence[int | Hyperparameter]) -> int | tuple[int, ...]:
     """Returns the current value of a period, or those of several.
 
     Raises:
         InvalidArgumentError: A period is not an integer of at least 1.
     """
-    period = value_of(period)
-    if isinstance(period, Sequence) or np.ndim(period) == 1:
-        return tuple(_checks.integer("each `period`", _whole(value_of(each))) for each in period)
-    return _checks.integer("`period`", _whole(period))
+    value = value_of(period)
+    if isinstance(value, Sequence) or np.ndim(value) == 1:
+        return tuple(_checks.integer("each `period`", _whole(value_of(each))) for each in value)
+    return _checks.integer("`period`", _whole(value))
 
 
 def _whole(value: Any) -> Any:  # noqa: ANN401, a number

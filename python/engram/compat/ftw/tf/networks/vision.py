@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 
-from engram import _checks
+from engram import Nest, _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks.torso import Filters, checked_filters
-from engram.compat.ftw.tf.networks._lazy_module import FrameNetwork, LazyModule
+from engram.compat.ftw.tf.networks._lazy_module import FrameNetwork, LazyModule, Seed
 
 __all__ = ["FtwTorso"]
 
@@ -25,7 +25,7 @@ class FtwTorso(FrameNetwork, LazyModule):
         activate_last: bool = False,  # noqa: FBT001, FBT002, FTW's signature
         *,
         compute_dtype: Any = None,  # noqa: ANN401, a dtype
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the sizes; the weights are made at the first call.
 
@@ -48,7 +48,7 @@ class FtwTorso(FrameNetwork, LazyModule):
         _checks.boolean("`activate_last`", activate_last)
         _checks.function("`activation`", activation)
 
-        def make(observation_shape: tuple[int, ...], key: Any) -> networks.FtwTorso:  # noqa: ANN401, a JAX key
+        def make(observation_shape: tuple[int, ...], key: jax.Array) -> networks.FtwTorso:
             return networks.FtwTorso(
                 observation_shape, conv_filters, residual_filters, hidden_size, activation,
                 activate_last=activate_last, compute_dtype=compute_dtype, key=key,
@@ -56,10 +56,10 @@ class FtwTorso(FrameNetwork, LazyModule):
 
         self._make = make
 
-    def _build(self, observation_shape: tuple[int, ...], key: Any) -> None:  # noqa: ANN401, a JAX key
+    def _build(self, observation_shape: tuple[int, ...], key: jax.Array | None) -> None:
         self._make_module(lambda made_key: self._make(observation_shape, made_key), key)
 
-    def __call__(self, observation: Any) -> jax.Array:  # noqa: ANN401, an array
+    def __call__(self, observation: Nest) -> jax.Array:
         """Maps frames `[N, H, W, C]`, u8 or floating-point from 0 to 1, to features f32 `[N, D]`."""
         features: jax.Array = self.build(observation.shape[1:]).module(networks.pixels_to_float(observation))
         return features

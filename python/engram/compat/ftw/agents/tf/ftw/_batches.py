@@ -1,7 +1,5 @@
 """What the learner's datasets yield, as the batches of `engram.agents.ftw`."""
 
-from typing import Any
-
 import numpy as np
 
 from engram._extras import importing_extra
@@ -9,6 +7,7 @@ from engram.adders.step import MaskedStep
 from engram.agents.ftw.networks import OAR
 from engram.agents.ftw.trajectory import Windows
 from engram.compat.ftw.agents.tf.ftw.acting import as_pixels
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.compat.ftw"):
     import jax
@@ -16,7 +15,7 @@ with importing_extra("agents", "engram.compat.ftw"):
 __all__ = ["to_items", "to_windows", "zeros_like_items", "zeros_like_windows"]
 
 
-def to_items(sample: Any, *, scale_pixels: bool) -> MaskedStep:  # noqa: ANN401, see Args
+def to_items(sample: Nest, *, scale_pixels: bool) -> MaskedStep:
     """Returns items `[B, R, ...]` with a mask.
 
     Args:
@@ -32,12 +31,12 @@ def to_items(sample: Any, *, scale_pixels: bool) -> MaskedStep:  # noqa: ANN401,
     return MaskedStep(oar, data.action, data.reward, data.discount, np.zeros_like(mask, bool), data.extras, mask)
 
 
-def _arrays_of(sample: Any) -> Any:  # noqa: ANN401, see to_items
+def _arrays_of(sample: Nest) -> Nest:
     """Returns a sample's data with NumPy arrays as leaves."""
     return jax.tree.map(np.asarray, getattr(sample, "data", sample))
 
 
-def _mask(data: Any) -> Any:  # noqa: ANN401, arrays
+def _mask(data: Nest) -> Nest:
     """Returns 1 for rows of an episode's transitions, and 0 for the rows after them, f32 `[B, R]`."""
     columns = (data.action, data.reward, data.discount, data.extras["logits"])
     batch, rows = np.shape(data.discount)
@@ -45,7 +44,7 @@ def _mask(data: Any) -> Any:  # noqa: ANN401, arrays
     return np.flip(np.logical_or.accumulate(np.flip(filled, 1), 1), 1).astype(np.float32)
 
 
-def to_windows(zero: Any, nonzero: Any, *, scale_pixels: bool) -> Windows:  # noqa: ANN401, samples
+def to_windows(zero: Nest, nonzero: Nest, *, scale_pixels: bool) -> Windows:
     """Returns the windows of samples `[B // 2, L, ...]` of both datasets."""
     zero, nonzero = map(_arrays_of, (zero, nonzero))
     zero_frames, nonzero_frames = (as_pixels(data.observation[0], scale=scale_pixels) for data in (zero, nonzero))

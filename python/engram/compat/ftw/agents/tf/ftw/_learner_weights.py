@@ -9,6 +9,7 @@ from engram._extras import importing_extra
 from engram.agents.ftw.agent_networks import AgentNetworks
 from engram.agents.ftw.learner import LearnerState
 from engram.errors import InvalidArgumentError
+from engram.nests import Nest
 
 with importing_extra("agents", "engram.compat.ftw"):
     import jax
@@ -84,7 +85,7 @@ def _with_squares(optimizer: Any, squares: Any) -> Any:  # noqa: ANN401, Optimiz
     return optimizer._replace(mean_square=optimizer.mean_square._replace(nu=squares))
 
 
-def _replaced(name: str, tree: Any, arrays: Sequence[Any]) -> Any:  # noqa: ANN401, pytrees
+def _replaced(name: str, tree: Nest, arrays: Sequence[Any]) -> Nest:
     leaves, structure = jax.tree.flatten(tree)
     found, expected = [np.shape(array) for array in arrays], [leaf.shape for leaf in leaves]
     if found != expected:

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from engram import _checks
+from engram import Nest, _checks
 from engram._extras import importing_extra
-from engram.adders import Adder
+from engram.adders import Adder, TimeStep
 from engram.agents.ftw.networks import OAR
-from engram.compat.ftw.tf.networks._lazy_module import random_key
+from engram.compat.ftw.tf.networks._lazy_module import Seed, random_key
 from engram.compat.ftw.tf.networks.ftw_network import FtwNetwork
 from engram.errors import DeadlineExceededError, EngramError, InvalidArgumentError, ItemError, UnsatisfiableError
 
@@ -32,7 +32,7 @@ class FtwActor:
         variable_client: Any = None,  # noqa: ANN401, see Args
         uint_pixels_to_float: bool = True,  # noqa: FBT001, FBT002, FTW's signature
         *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Sets up the actor.
 
@@ -59,7 +59,7 @@ class FtwActor:
         self._state: Any = None
         self._extras: Any = None
 
-    def select_action(self, observation: Any) -> Any:  # noqa: ANN401, an OAR and an action
+    def select_action(self, observation: Nest) -> Nest:
         """Samples an action.
 
         Args:
@@ -80,7 +80,7 @@ class FtwActor:
         self._extras = {"logits": np.asarray(logits)[0], "core_state": state}
         return np.asarray(action)[0]
 
-    def observe_first(self, timestep: Any) -> None:  # noqa: ANN401, a dm_env.TimeStep
+    def observe_first(self, timestep: TimeStep) -> None:
         """Starts an episode with its first time step, `timestep`, and with the core's initial state."""
         for adder in (self._adder, self._reward_prediction_adder):
             if adder is not None:
@@ -99,7 +99,7 @@ class FtwActor:
                 if adder is not None:
                     stack.callback(adder.reset)
 
-    def observe(self, action: Any, next_timestep: Any) -> None:  # noqa: ANN401, an array and a dm_env.TimeStep
+    def observe(self, action: Nest, next_timestep: Any) -> None:  # noqa: ANN401, a dm_env.TimeStep
         """Records a step. Action, reward and discount are stored in the dtypes of the OAR, discounts as f32.
 
         Args:
@@ -142,7 +142,7 @@ class FtwActor:
             self._variable_client.update()
 
 
-def as_pixels(frames: Any, *, scale: bool) -> Any:  # noqa: ANN401, an array
+def as_pixels(frames: Nest, *, scale: bool) -> Nest:
     """Returns frames as networks take them.
 
     Args:
@@ -153,7 +153,7 @@ def as_pixels(frames: Any, *, scale: bool) -> Any:  # noqa: ANN401, an array
 
 
 @partial(jax.jit, static_argnames="static")
-def _select(params: Any, oar: OAR, state: Any, key: Any, hypers: Any, *, static: Any) -> tuple[Any, Any, Any, Any]:  # noqa: ANN401, pytrees
+def _select(params: Nest, oar: OAR, state: Nest, key: jax.Array, hypers: Nest, *, static: Nest) -> tuple[Any, ...]:
     """Returns actions, logits, and the next states of core and random key."""
     key, next_key = jax.random.split(key)
     action, logits, state = eqx.combine(params, static).select_action(oar, state, key, hypers)

@@ -10,21 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 import engram
-from engram import ArraySpec, _checks
+from engram import ArraySpec, Nest, _checks
 from engram._extras import importing_extra
+from engram.adders import TimeStep
 from engram.adders.step import map_leaves
 from engram.agents.ftw.actions import group_sizes
 from engram.agents.ftw.config import ReplayConfig
 from engram.agents.ftw.hyperparameters import HyperparametersContainer, Range, initialize_hypers
 from engram.agents.ftw.internal_rewards import InternalRewards, initialize_internal_rewards
+from engram.agents.ftw.networks.initializers import Initializer
 from engram.agents.ftw.replay import QUEUE, can_sample_auxiliary, can_sample_queue, make_tables
-from engram.agents.ftw.seeds import seed_sequence
+from engram.agents.ftw.seeds import Seed, seed_sequence
 from engram.compat.ftw._same_arguments import arguments_of, same_arguments
 from engram.compat.ftw.agents.tf.ftw.acting import FtwActor
 from engram.compat.ftw.agents.tf.ftw.learning import POLL_INTERVAL, FtwLearner
 from engram.compat.ftw.agents.tf.ftw.utils import create_adders, create_datasets, item_specs
 from engram.compat.ftw.loggers import Logger
-from engram.compat.ftw.specs import EnvironmentSpec, checked_frame, num_actions_of
+from engram.compat.ftw.specs import EnvironmentSpec, EnvironmentSpecLike, checked_frame, num_actions_of
 from engram.compat.ftw.tf.networks._lazy_module import value_of
 from engram.compat.ftw.tf.networks.auxiliary import RewardPredictionNetwork, RNNPixelControlNetwork
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
@@ -45,7 +47,7 @@ class FTWWithoutActor:
 
     def __init__(  # noqa: PLR0917, FTW's signature
         self,
-        environment_spec: Any,  # noqa: ANN401, by its attributes
+        environment_spec: EnvironmentSpecLike,
         sequence_length: int,
         num_environment_events: int = 1,
         embed: Any = None,  # noqa: ANN401, see Args
@@ -64,8 +66,8 @@ class FTWWithoutActor:
         tanh_mean: bool = False,  # noqa: FBT001, FBT002
         fixed_scale: bool = False,  # noqa: FBT001, FBT002
         use_tfd_independent: bool = False,  # noqa: FBT001, FBT002
-        variational_unit_w_init: Any = None,  # noqa: ANN401, an initializer
-        variational_unit_b_init: Any = None,  # noqa: ANN401, an initializer
+        variational_unit_w_init: Initializer | None = None,
+        variational_unit_b_init: Initializer | None = None,
         strict_period_order: bool = True,  # noqa: FBT001, FBT002
         dnc_memory_size: int = 450,
         dnc_word_size: int = 32,
@@ -94,7 +96,7 @@ class FTWWithoutActor:
         *,
         use_pixel_control: bool | None = None,
         separate_optimizers: bool = False,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Creates networks, tables and learner.
 
@@ -286,7 +288,7 @@ class FTWWithoutActor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _signatures(self, environment_spec: Any) -> tuple[Any, Any]:  # noqa: ANN401, by its attributes
+    def _signatures(self, environment_spec: EnvironmentSpecLike) -> tuple[Any, Any]:
         """Returns the signatures of items and windows: actors store actions and rewards in the dtypes of the OAR."""
         oar = environment_spec.observations
         specs = item_specs(
@@ -299,7 +301,7 @@ class FTWWithoutActor:
         item, window = (map_leaves(lambda spec: ArraySpec(spec.shape, spec.dtype, spec.name), each) for each in specs)
         return item, window
 
-    def _make_actor(self, seed: Any, timeout: float | None) -> FtwActor:  # noqa: ANN401, see engram.agents.ftw.seeds
+    def _make_actor(self, seed: Seed, timeout: float | None) -> FtwActor:
         """Returns an actor with new adders, which wait `timeout` seconds, and the learner's parameters."""
         adders = create_adders(
             self._store, **self._adder_options, pad_end_of_episode=True, overlap=True, timeout=timeout
@@ -328,7 +330,7 @@ class FTW(FTWWithoutActor):
         self._actor = self._make_actor(self._actor_seed, timeout=0)
         self._learner_thread: threading.Thread | None = None
 
-    def select_action(self, observation: Any) -> Any:  # noqa: ANN401, an OAR and an action
+    def select_action(self, observation: Nest) -> int | Nest:
         """Samples an action.
 
         Args:
@@ -340,11 +342,11 @@ class FTW(FTWWithoutActor):
         action = self._actor.select_action(observation)
         return action if action.ndim else int(action)
 
-    def observe_first(self, timestep: Any) -> None:  # noqa: ANN401, a dm_env.TimeStep
+    def observe_first(self, timestep: TimeStep) -> None:
         """Starts an episode with its first time step, `timestep`."""
         self._actor.observe_first(timestep)
 
-    def observe(self, action: Any, next_timestep: Any) -> None:  # noqa: ANN401, an array and a dm_env.TimeStep
+    def observe(self, action: Nest, next_timestep: Any) -> None:  # noqa: ANN401, a dm_env.TimeStep
         """Records a step.
 
         Args:

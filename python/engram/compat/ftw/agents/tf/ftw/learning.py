@@ -1,16 +1,18 @@
 """The learner."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from engram import _checks
 from engram._extras import importing_extra
+from engram.adders.step import MaskedStep
 from engram.agents.ftw import learner
 from engram.agents.ftw import separate_optimizers as separate
 from engram.agents.ftw.agent_networks import AgentNetworks, split_networks
+from engram.agents.ftw.hyperparameters import Hyperparameter
 from engram.agents.ftw.hypers import Hypers
 from engram.agents.ftw.internal_rewards import InternalRewards
 from engram.agents.ftw.learner import LearnerState
@@ -20,7 +22,7 @@ from engram.compat.ftw.agents.tf.ftw._batches import to_items, to_windows, zeros
 from engram.compat.ftw.agents.tf.ftw._learner_weights import LearnerWeights
 from engram.compat.ftw.counting import Counter
 from engram.compat.ftw.loggers import Logger
-from engram.compat.ftw.tf.networks._lazy_module import random_key, value_of
+from engram.compat.ftw.tf.networks._lazy_module import Seed, random_key, value_of
 from engram.compat.ftw.tf.networks.auxiliary import RewardPredictionNetwork, RNNPixelControlNetwork
 from engram.compat.ftw.tf.networks.ftw_network import FtwNetwork
 from engram.compat.ftw.tf.networks.recurrence import RPTH, period_of
@@ -49,22 +51,22 @@ class FtwLearner:
     def __init__(  # noqa: PLR0917, FTW's signature
         self,
         policy_network: FtwNetwork,
-        dataset: Any,  # noqa: ANN401, an iterable
-        learning_rate: Any,  # noqa: ANN401, a number or a hyperparameter, like most of what follows
-        slow_core_period: Any,  # noqa: ANN401
+        dataset: Iterable[Any],
+        learning_rate: float | Hyperparameter,
+        slow_core_period: int | Hyperparameter | Sequence[int | Hyperparameter],
         internal_rewards: InternalRewards,
         pixel_control_network: RNNPixelControlNetwork | None = None,
         reward_prediction_network: RewardPredictionNetwork | None = None,
-        pixel_control_dataset: Any = None,  # noqa: ANN401
-        nonzero_reward_prediction_dataset: Any = None,  # noqa: ANN401
-        zero_reward_prediction_dataset: Any = None,  # noqa: ANN401
-        entropy_cost: Any = 0.0,  # noqa: ANN401
-        kld_prior_fixed_cost: Any = 1e-4,  # noqa: ANN401
-        kld_prior_posterior_cost: Any = 1e-3,  # noqa: ANN401
-        pixel_control_cost: Any = 0.01,  # noqa: ANN401
-        reward_prediction_cost: Any = 0.1,  # noqa: ANN401
+        pixel_control_dataset: Iterable[Any] | None = None,
+        nonzero_reward_prediction_dataset: Iterable[Any] | None = None,
+        zero_reward_prediction_dataset: Iterable[Any] | None = None,
+        entropy_cost: float | Hyperparameter = 0.0,
+        kld_prior_fixed_cost: float | Hyperparameter = 1e-4,
+        kld_prior_posterior_cost: float | Hyperparameter = 1e-3,
+        pixel_control_cost: float | Hyperparameter = 0.01,
+        reward_prediction_cost: float | Hyperparameter = 0.1,
         baseline_cost: float = 0.5,
-        discount: Any = 0.99,  # noqa: ANN401
+        discount: float | Hyperparameter = 0.99,
         max_abs_reward: float | None = None,
         max_gradient_norm: float | None = None,
         rms_prop_epsilon: float = 0.01,
@@ -77,7 +79,7 @@ class FtwLearner:
         logger: Logger | None = None,
         *,
         separate_optimizers: bool = False,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Sets up the learner.
 
@@ -289,7 +291,7 @@ class FtwLearner:
         if self._prediction:
             self._prediction.head.module = networks.reward_prediction
 
-    def _batch(self, items: Any) -> Batch:  # noqa: ANN401, MaskedStep
+    def _batch(self, items: MaskedStep) -> Batch:
         control_batches, *window_batches = self._auxiliary_batches
         ready = bool((self._control or self._prediction) and self._can_sample_auxiliary())
         control = windows = None
@@ -335,7 +337,7 @@ def _check_networks(policy: Any, control: Any, prediction: Any) -> None:  # noqa
         raise InvalidArgumentError("`reward_prediction_network` must have the torso of `policy_network`")
 
 
-def _predicate(name: str, given: Any, *, default: bool) -> Callable[[], bool]:  # noqa: ANN401, see FtwLearner
+def _predicate(name: str, given: object, *, default: bool) -> Callable[[], bool]:
     if callable(given):
         return lambda: bool(given())
     if given is not None:

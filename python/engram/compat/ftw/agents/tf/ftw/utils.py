@@ -15,11 +15,12 @@ from engram.agents.ftw.replay import PIXEL_CONTROL, QUEUE
 from engram.agents.ftw.windows import NONZERO_REWARD, ZERO_REWARD
 from engram.compat import reverb
 from engram.compat.ftw._same_arguments import arguments_of
-from engram.compat.ftw.adders.reverb._options import store_of
+from engram.compat.ftw.adders.reverb._options import ClientLike, store_of
 from engram.compat.ftw.adders.reverb.multi_sequence import MultiSequenceAdder
 from engram.compat.ftw.adders.reverb.rnn_sequence import NonOverlappingRNNSequenceAdder
 from engram.compat.ftw.agents.tf.ftw._table_batches import TableBatches
 from engram.compat.ftw.datasets import _specs
+from engram.compat.ftw.specs import EnvironmentSpecLike
 from engram.compat.reverb.tensor_spec import TensorSpec
 
 __all__ = [
@@ -32,7 +33,7 @@ __all__ = [
 
 
 def create_adders(  # noqa: PLR0917, FTW's signature
-    server_address: Any,  # noqa: ANN401, one of several types
+    server_address: ClientLike,
     sequence_length: int,
     use_pixel_control: bool = False,  # noqa: FBT001, FBT002, FTW's signature
     use_reward_prediction: bool = False,  # noqa: FBT001, FBT002, FTW's signature
@@ -100,8 +101,8 @@ def create_adders(  # noqa: PLR0917, FTW's signature
 
 
 def create_datasets(  # noqa: PLR0917, FTW's signature
-    learner_client: Any,  # noqa: ANN401, one of several types
-    environment_spec: Any,  # noqa: ANN401, by its attributes
+    learner_client: ClientLike,
+    environment_spec: EnvironmentSpecLike,
     batch_size: int,
     sequence_length: int,
     extra_spec: Mapping[str, Any] | None = None,
@@ -153,7 +154,7 @@ def create_datasets(  # noqa: PLR0917, FTW's signature
 
 
 def item_specs(
-    environment_spec: Any,  # noqa: ANN401, by its attributes
+    environment_spec: EnvironmentSpecLike,
     sequence_length: int,
     extra_spec: Mapping[str, Any] | None,
     window_length: int,

@@ -1,13 +1,11 @@
 """The memory of a DNC."""
 
-from typing import Any
-
 import jax
 
 from engram import _checks
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks import AccessState
-from engram.compat.ftw.tf.networks._lazy_module import SizedModule
+from engram.compat.ftw.tf.networks._lazy_module import Seed, SizedModule
 
 __all__ = ["AccessState", "MemoryAccess"]
 
@@ -22,7 +20,7 @@ class MemoryAccess(SizedModule):
         num_reads: int = 1,
         num_writes: int = 1,
         *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Checks the sizes; the weights are made at the first call.
 
@@ -41,7 +39,7 @@ class MemoryAccess(SizedModule):
         self._sizes = [_checks.integer(f"`{name}`", size) for name, size in named.items()]
         self._make = self.made
 
-    def made(self, in_size: int, key: Any) -> networks.MemoryAccess:  # noqa: ANN401, a JAX key
+    def made(self, in_size: int, key: jax.Array) -> networks.MemoryAccess:
         """Returns a new Equinox module of these sizes, which this object does not keep.
 
         Args:

@@ -1,7 +1,7 @@
 """The DNC: an LSTM that controls a memory."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from engram.agents.ftw import networks
 from engram.agents.ftw.networks import DNCState, LSTMState
 from engram.agents.ftw.networks.dnc.controller import clipped, controlled_access, with_reads
-from engram.compat.ftw.tf.networks._lazy_module import SizedModule
+from engram.compat.ftw.tf.networks._lazy_module import Seed, SizedModule
 from engram.compat.ftw.tf.networks.dnc.access import MemoryAccess
 from engram.compat.ftw.tf.networks.recurrence import LSTM
 
@@ -28,7 +28,7 @@ class DNC(SizedModule):
         output_size: int,
         clip_value: float | None = None,
         *,
-        seed: Any = None,  # noqa: ANN401, see engram.agents.ftw.seeds
+        seed: Seed | None = None,
     ) -> None:
         """Keeps the arguments; the weights are made at the first call.
 
@@ -44,7 +44,7 @@ class DNC(SizedModule):
         """
         super().__init__(seed)
 
-        def make(in_size: int, key: Any) -> networks.DNC:  # noqa: ANN401, a JAX key
+        def make(in_size: int, key: jax.Array) -> networks.DNC:
             sizes = dict(access_config)
             return networks.DNC(
                 in_size, **controller_config, output_size=output_size, clip_value=clip_value, key=key, **sizes
