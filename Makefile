@@ -137,9 +137,10 @@ dist/.built: $(RUST) pyproject.toml $(PYTHON_FILES) README.md LICENSE .venv/.mai
 
 ##@ Check
 
-# Tests of Python by what they need; the markers are in pyproject.toml.
 PYTEST = $(TEST_PYTHON) -m pytest
+# Tests that need what only other targets install.
 ELSEWHERE := not frameworks and not interop and not page and not ray
+AGENTS := tests/agents tests/compat/ftw tests/examples $(addprefix tests/cli/test_, demo.py train.py training_progress.py)
 
 .PHONY: test
 test: test-rust test-python ## Test what a change most often breaks (minutes)
@@ -156,12 +157,12 @@ endif
 .PHONY: test-python
 test-python: .venv/.test $(ENGINE) ## Run the Python tests, but for those of agents
 	@echo "==> Python tests"
-	@$(PYTEST) -m "$(ELSEWHERE) and not agents$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
+	@$(PYTEST) -m "$(ELSEWHERE)$(MARKERS)" $(addprefix --ignore=, $(AGENTS)) $(PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: test-agents
 test-agents: .venv/.dev $(ENGINE) ## Run the tests of agents, of their training and of engram.compat.ftw
 	@echo "==> Tests of agents"
-	@$(PYTEST) -m "$(ELSEWHERE) and agents$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
+	@$(PYTEST) -m "$(ELSEWHERE)$(MARKERS)" $(AGENTS) $(PARALLEL) $(PYTEST_ARGS)
 
 # `make test-all` in parts, which other machines may run at the same time.
 WITH_RELEASE := $(MAKE) ALL=1 ENGINE=.venv/.release
@@ -186,7 +187,7 @@ frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made $(ENGINE) ## Run the tests that
 	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
 		$(FRAMEWORKS)/bin/python -m pytest -m "frameworks$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
 	@echo "==> Tests of datasets with the oldest TensorFlow, and of FTW's losses with rlax"
-	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
+	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 ENGRAM_TEST_ALL=$(ALL:1=outside) \
 		$(OUTSIDE)/bin/python -m pytest tests/compat tests/data tests/agents/test_same_as_rlax.py \
 		-m "frameworks and not torch and not slow" $(PARALLEL) $(PYTEST_ARGS)
 
@@ -218,7 +219,7 @@ test-wheel: dist/.built ## Test the wheel in bare environments of Python 3.11, 3
 .PHONY: test-page
 test-page: .venv/.dev $(ENGINE) ## Test the dashboard in Chromium (Debian's package `chromium`; CHROMIUM=PATH for another one)
 	@echo "==> Tests of the dashboard in a browser"
-	@$(PYTEST) -m page $(PYTEST_ARGS)
+	@$(PYTEST) -m "page$(MARKERS)" $(PYTEST_ARGS)
 
 .PHONY: screenshots
 screenshots: .venv/.dev .venv/.built ## Make the pictures of the dashboard for the documentation
@@ -233,7 +234,7 @@ screenshots: .venv/.dev .venv/.built ## Make the pictures of the dashboard for t
 .PHONY: test-interop
 test-interop: .venv/.test $(ENGINE) .venv-interop/.built ## Test dm-reverb's client with Engram's server and with its own
 	@echo "==> dm-reverb's client with both servers"
-	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest -m interop $(PYTEST_ARGS)
+	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest -m "interop$(MARKERS)" $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: lint-sources $(ENGINE) ## Check all that lint-sources checks, and the stubs

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import threading
 
@@ -11,10 +12,14 @@ from helpers.certificates import Certificates
 from helpers.commands import RunningCommand
 from helpers.not_over_shards import reason_against_shards
 from helpers.store_types import STORE_TYPES
+from helpers.support import runs_all_tests
 
 import engram
 
-IN_CI = os.environ.get("CI") == "true"
+# `make test-all`: more random examples, and nothing is skipped because a package is missing.
+RUNS_ALL = runs_all_tests()
+# These run in one environment only: `.venv-outside`.
+ELSEWHERE = set() if os.environ.get("ENGRAM_TEST_ALL") == "outside" else {"rlax", "tf_agents"}
 
 # A shell may start the tests with SIGINT ignored, and child processes inherit that; tests of Ctrl-C need the handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -27,18 +32,40 @@ FRAMEWORKS = {"frameworks": ("tensorflow",), "torch": ("torch",), "jax": ("jax",
 
 hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("slow", max_examples=200, deadline=None, derandomize=True)
-hypothesis.settings.load_profile("slow" if IN_CI else "fast")
+hypothesis.settings.load_profile("slow" if RUNS_ALL else "fast")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a test whose framework is missing; in CI, fails it."""
+    """Skips a test whose framework is missing; fails it if all tests must run."""
     required = (
         module for marker, modules in FRAMEWORKS.items() if item.get_closest_marker(marker) for module in modules
     )
     for module in required:
         if importlib.util.find_spec(module) is None:
             missing = f"`{module}` is not installed"
-            pytest.fail(missing, pytrace=False) if IN_CI else pytest.skip(missing)
+            pytest.fail(missing, pytrace=False) if RUNS_ALL else pytest.skip(missing)
+
+
+def fail_if_missing(report: pytest.CollectReport | pytest.TestReport) -> None:
+    """If all tests must run, a skip by `importorskip` is a failure."""
+    if RUNS_ALL and report.skipped and isinstance(report.longrepr, tuple):
+        missing = re.search(r"could not import '(\w+)", report.longrepr[2])
+        if missing and missing[1] not in ELSEWHERE:
+            report.outcome, report.longrepr = "failed", report.longrepr[2]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):  # noqa: ARG001, pytest's name
+    report = yield
+    fail_if_missing(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):  # noqa: ARG001, pytest's name
+    report = yield
+    fail_if_missing(report)
+    return report
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

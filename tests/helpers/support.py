@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 
 
+def runs_all_tests():
+    """True in `make test-all`."""
+    return bool(os.environ.get("ENGRAM_TEST_ALL"))
+
+
 def raises(error, text):
     """Expects an error with exactly this text."""
     return pytest.raises(error, match=rf"\A{re.escape(text)}\Z")
