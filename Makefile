@@ -29,6 +29,8 @@ PYTEST_ARGS ?=
 # The Python of the tests, and the build that they need: `make test-all` takes the release build.
 TEST_PYTHON ?= $(BIN)/python
 ENGINE ?= .venv/.built
+# CI tests the packaging with what `make` has built: WHEEL_PROFILE= is empty there.
+WHEEL_PROFILE ?= --release
 # Three processes for two processors, because many tests wait; one without tests left takes over some of another one.
 PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 PARALLEL := -n $(PROCESSES) --dist worksteal
@@ -124,7 +126,7 @@ $(OUTSIDE)/.made: requirements/outside.txt .venv/.uv
 dist/.built: $(RUST) pyproject.toml $(PYTHON_FILES) README.md LICENSE .venv/.main | prerequisites
 	@echo "==> Building the wheel (minutes; seconds after make release)"
 	@rm -rf dist
-	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin build --release --out dist
+	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin build $(WHEEL_PROFILE) --out dist
 	@touch $@
 	@ls dist/*.whl
 
@@ -182,14 +184,16 @@ all-systems:
 	@$(WITH_RELEASE) test-interop test-ray
 
 .PHONY: frameworks
-frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made $(ENGINE) ## Run the tests that need PyTorch or TensorFlow
+frameworks: $(FRAMEWORKS)/.made $(if $(ALL),$(OUTSIDE)/.made) $(ENGINE) ## Run the tests that need PyTorch or TensorFlow
 	@echo "==> Python tests with frameworks"
 	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
 		$(FRAMEWORKS)/bin/python -m pytest -m "frameworks$(MARKERS)" $(PARALLEL) $(PYTEST_ARGS)
+ifneq ($(ALL),)
 	@echo "==> Tests of datasets with the oldest TensorFlow, and of FTW's losses with rlax"
 	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 ENGRAM_TEST_ALL=$(ALL:1=outside) \
 		$(OUTSIDE)/bin/python -m pytest tests/compat tests/data tests/agents/test_same_as_rlax.py \
-		-m "frameworks and not torch and not slow" $(PARALLEL) $(PYTEST_ARGS)
+		-m "frameworks and not torch" $(PARALLEL) $(PYTEST_ARGS)
+endif
 
 # One after the other: each has a Ray cluster with several nodes.
 .PHONY: test-ray
@@ -278,11 +282,11 @@ docs: .venv/.docs ## Build the documentation into site/; warnings are errors
 
 .PHONY: generate
 generate: | prerequisites ## Generate the Rust code of the protocols' messages again, after a change of a .proto file
-	@cargo run --quiet --locked --package engram-protogen
+	@cargo run --quiet --locked --profile generate --package engram-protogen
 
 .PHONY: check-generated
 check-generated: | prerequisites ## Check that the generated code is that of the .proto files
-	@cargo test --quiet --locked --package engram-protogen
+	@cargo test --quiet --locked --profile generate --package engram-protogen
 
 .PHONY: lock
 lock: .venv/.uv ## Pin requirements/*.in again (LOCK_ARGS=--upgrade for newer versions)

@@ -39,6 +39,7 @@ def test_start_without_room_and_then_with_fewer_shards(start, monkeypatch):
     assert len(start([Table("t")], shards=2).shards()) == 2
 
 
+@pytest.mark.slow
 def test_start_without_room_on_given_nodes(nodes, start, monkeypatch):
     monkeypatch.setattr("engram.distributed.shards.START_TIMEOUT", 10.0)
     monkeypatch.setattr("engram.distributed.shards.STOP_TIMEOUT", 5.0)
@@ -48,6 +49,7 @@ def test_start_without_room_on_given_nodes(nodes, start, monkeypatch):
     assert len(start([Table("t")], shards=2).shards()) == 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_start_leaves_nothing(start, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -73,6 +75,7 @@ def test_a_cluster_can_be_stopped_twice(start):
         cluster.shards()
 
 
+@pytest.mark.slow
 def test_another_job_stops_but_does_not_scale(start):
     import ray
 
@@ -115,6 +118,7 @@ def test_scaling_that_fails_before_it_begins_restarts_no_shard(start):
     assert [shard.address for shard in cluster.shards()] == addresses
 
 
+@pytest.mark.slow
 def test_scaling_without_room_continues_with_the_old_shards(start, monkeypatch):
     monkeypatch.setattr("engram.distributed.scaling.PLACE_TIMEOUT", 3.0, raising=False)
     monkeypatch.setattr("engram.distributed.shards.START_TIMEOUT", 20.0)
@@ -128,6 +132,7 @@ def test_scaling_without_room_continues_with_the_old_shards(start, monkeypatch):
     assert directories(cluster) == ["generation-0"]
 
 
+@pytest.mark.slow
 def test_new_shards_that_do_not_start(start, monkeypatch):
     from engram.distributed import scaling
 
@@ -163,6 +168,7 @@ def test_a_closed_client_is_not_updated_any_more(start):
     wait_until(lambda: all(thread.name != "engram-follower" for thread in threading.enumerate()), 30)
 
 
+@pytest.mark.slow
 def test_workers_that_are_stopped_while_they_restart(start):
     from engram.distributed import RolloutWorkers
 
@@ -187,6 +193,7 @@ def test_workers_without_restarts(start):
     assert (report.state, report.restarts) == ("failed", 0)
 
 
+@pytest.mark.slow
 def test_a_result_just_before_stop(start, monkeypatch):
     from engram.distributed import RolloutWorkers
 
@@ -202,6 +209,7 @@ def test_a_result_just_before_stop(start, monkeypatch):
     assert [(report.state, report.result) for report in workers.report()] == [("finished", 7)]
 
 
+@pytest.mark.slow
 def test_workers_end_with_ray(start, monkeypatch):
     from engram.distributed import RolloutWorkers
 

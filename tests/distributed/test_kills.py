@@ -12,7 +12,7 @@ from helpers.support import wait_until
 from engram import Table
 from engram.selectors import Prioritized
 
-pytestmark = [pytest.mark.ray, pytest.mark.crash, pytest.mark.timeout(3_600)]
+pytestmark = [pytest.mark.ray, pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(3_600)]
 
 ROUNDS = int(os.environ.get("ENGRAM_RAY_KILLS") or 4)
 """Number of kills: every second one is a whole node."""

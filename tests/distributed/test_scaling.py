@@ -14,6 +14,7 @@ from engram.selectors import Prioritized
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 
+@pytest.mark.slow
 def test_scaling_under_load(start):
     cluster = start([Table("t", sampler=Prioritized(0.6), max_size=10_000_000)], shards=2)
     load = Load(cluster)

@@ -114,6 +114,7 @@ def test_a_table_that_is_dropped_while_its_items_are_shown(browser):
         expect(tab.get_by_text("1 of 1 items")).to_have_count(0)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_ten_thousand_tables(browser):
     with (

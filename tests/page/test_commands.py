@@ -66,6 +66,7 @@ def test_the_demo_shows_its_training_while_it_trains(spawn, tab, tmp_path):
     assert not is_open(url)
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 @pytest.mark.timeout(300)
 def test_the_page_of_the_demo_stays_open_with_the_curves_of_all_runs(spawn, tab, tmp_path, pictures):

@@ -13,7 +13,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("view", VIEWS)
 def test_pictures(page, pictures, view, scheme):
     page.emulate_media(color_scheme=scheme)
