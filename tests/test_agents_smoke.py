@@ -23,15 +23,16 @@ def test_the_network_of_ftw_acts():
     from engram.agents.ftw.agent_networks import make_networks  # noqa: PLC0415, as above
     from engram.agents.ftw.networks import OAR  # noqa: PLC0415, as above
 
-    policy = make_networks(
+    networks = make_networks(
         ftw_agent.network_config("lstm"),
         ftw_agent.replay_config(use_pixel_control=False, use_reward_prediction=False),
         observation_shape=ftw_agent.FRAME,
         num_actions=3,
         key=jax.random.key(0),
-    ).policy
+    )
     oar = OAR(np.zeros((1, 2, *ftw_agent.FRAME), np.uint8), np.zeros((1, 2), np.int32), np.zeros((1, 2, 1), np.float32))
-    noise = policy.sample_noise(jax.random.key(1), (1, 2))
-    unroll = jax.jit(lambda oar: policy.unroll(oar, policy.initial_state(2), noise, ftw_agent.HYPERS).logits)
+    noise = networks.policy.sample_noise(jax.random.key(1), (1, 2))
+    state = networks.policy.initial_state(2)
+    unroll = jax.jit(lambda oar: networks.unroll(oar, state, noise, ftw_agent.HYPERS).logits)
     assert unroll(oar).shape == (1, 2, 3)
     assert np.isfinite(unroll(oar)).all()
