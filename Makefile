@@ -16,9 +16,9 @@ LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-h
 RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
 PYTHON_FILES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
-# Only engram-py needs Python: maturin builds it. The other crates are tested without Python. The generator of the
-# protocols' code has a test of its own: make check-generated.
-CRATES := --workspace --exclude engram-py --exclude engram-protogen --locked
+# engram-py has no Rust tests and is not built for them; without it here, cargo would compile other features of dependencies
+# than `make` has. The generator of the protocols' code has a test of its own: make check-generated.
+CRATES := --workspace --exclude engram-protogen --tests --locked
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 
 # `make test-all` sets ALL: slow tests, more random examples, and an error where something that a test needs is missing.
@@ -153,7 +153,7 @@ test-rust: | prerequisites ## Run the Rust tests
 ifdef NEXTEST
 	@cargo nextest run $(CRATES)
 else
-	@cargo test $(CRATES) --lib --bins --tests
+	@cargo test $(CRATES)
 endif
 
 .PHONY: test-python

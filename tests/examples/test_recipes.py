@@ -50,11 +50,22 @@ def test_a_recipe_reaches_its_return(command):
     pytest.fail(f"no seed reached a mean return of {target}: {means}")
 
 
-@pytest.mark.parametrize(
-    "name", sorted(path.name for path in EXAMPLES.glob("*.py") if "import argparse" in path.read_text())
-)
-def test_an_example_explains_its_options(name):
-    assert run(name, "--help").startswith(f"usage: {name} [-h]")
+# Runs all examples in one process, because most import JAX.
+HELP_OF_ALL = """
+import contextlib, io, runpy, sys
+for name in sys.argv[1:]:
+    sys.argv = [name, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.suppress(SystemExit):
+        runpy.run_path(name, run_name="__main__")
+    print(output.getvalue().splitlines()[0])
+"""
+
+
+def test_each_example_explains_its_options():
+    names = sorted(path.name for path in EXAMPLES.glob("*.py") if "import argparse" in path.read_text())
+    lines = run("-c", HELP_OF_ALL, *names).splitlines()
+    assert len(names) > 5
+    assert [line.partition(" [-h]")[0] for line in lines] == [f"usage: {name}" for name in names]
 
 
 def test_scans_evaluate_without_consuming():
