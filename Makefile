@@ -157,7 +157,7 @@ else
 endif
 
 .PHONY: test-python
-test-python: .venv/.test $(ENGINE) ## Run the Python tests, but for those of agents
+test-python: .venv/.test $(ENGINE) ## Run the Python tests, except those of agents
 	@echo "==> Python tests"
 	@$(PYTEST) -m "$(ELSEWHERE)$(MARKERS)" $(addprefix --ignore=, $(AGENTS)) $(PARALLEL) $(PYTEST_ARGS)
 

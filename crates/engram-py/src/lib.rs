@@ -97,7 +97,10 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;
     module.add_function(wrap_pyfunction!(resharding::reshard, module)?)?;
     module.add_function(wrap_pyfunction!(long_wait::set_long_wait, module)?)?;
-    module.add_function(wrap_pyfunction!(only_thread::set_only_thread_checks, module)?)?;
+    module.add_function(wrap_pyfunction!(
+        only_thread::set_only_thread_checks,
+        module
+    )?)?;
     module.add_function(wrap_pyfunction!(saved_buffer::mapped_signature, module)?)?;
     module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;
     module.add_function(wrap_pyfunction!(structure::names, module)?)?;

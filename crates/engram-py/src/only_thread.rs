@@ -14,7 +14,7 @@ const CHECKPOINT_THREAD: &str = "engram-checkpoints";
 static WRITER_CHECK_MS: AtomicU64 = AtomicU64::new(1_000);
 static CALL_CHECK_MS: AtomicU64 = AtomicU64::new(5_000);
 
-/// Sets the seconds between two checks of a waiting writer and of other waiting calls, for tests.
+/// Sets the seconds between two checks of a waiting writer, and of other waiting calls: tests do not want to wait 5 s.
 #[pyfunction]
 pub(crate) fn set_only_thread_checks(writers: f64, calls: f64) {
     for (interval, seconds) in [(&WRITER_CHECK_MS, writers), (&CALL_CHECK_MS, calls)] {
