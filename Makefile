@@ -151,7 +151,7 @@ test: test-rust test-python ## Test what a change most often breaks (minutes)
 test-rust: | prerequisites ## Run the Rust tests
 	@echo "==> Rust tests"
 ifdef NEXTEST
-	@cargo nextest run $(CRATES)
+	@cargo nextest run $(CRATES) --test-threads $(PROCESSES)
 else
 	@cargo test $(CRATES)
 endif
