@@ -6,8 +6,13 @@ import pytest
 from helpers import support
 
 
+CHECK = 0.1
+"""Seconds between two checks of a waiting call in the programs; by default 1 s for writers and 5 s for other calls."""
+
+
 def run_python(code: str) -> str:
-    return support.run_python(textwrap.dedent(code))
+    set_checks = f"import engram\nengram._engram.set_only_thread_checks({CHECK}, {CHECK})\n"
+    return support.run_python(set_checks + textwrap.dedent(code))
 
 
 def test_sample_of_an_empty_table():
@@ -50,7 +55,7 @@ def test_sample_that_another_thread_may_end_waits():
         import engram, threading, time
         store = engram.Store([engram.Table("replay")])
         def insert():
-            time.sleep(6)
+            time.sleep(0.5)
             store.insert({"x": 1}, {"replay": 1.0})
         threading.Thread(target=insert).start()
         print(store.sample("replay", 1).data["x"])
@@ -64,7 +69,7 @@ def test_sample_that_a_client_may_end_waits():
         with engram.Server([engram.Table("replay")]) as server:
             code = f'''
         import time, engram
-        time.sleep(6)
+        time.sleep(0.5)
         engram.Client("{server.address}").insert({{"x": 1}}, {{"replay": 1.0}})
         '''
             code = "\\n".join(line.strip() for line in code.splitlines())
@@ -81,44 +86,40 @@ def test_a_timeout_of_sample_is_kept():
         store = engram.Store([engram.Table("replay")])
         begin = time.monotonic()
         try:
-            store.sample("replay", 1, timeout=5.5)
+            store.sample("replay", 1, timeout=0.5)
         except engram.errors.DeadlineExceededError:
-            print(time.monotonic() - begin > 5.4)
+            print(time.monotonic() - begin > 0.45)
     """)
     assert output == "True\n"
 
 
-@pytest.mark.parametrize(("tables", "has"), [
-    (["q"], "no table has the item"),
-    (["other", "q"], "only `other` has the item"),
-    (["q", "other"], "only `other` has the item"),
-])  # fmt: skip
-def test_insert_into_a_full_queue(tables, has):
-    output = run_python(f"""
-        import engram
-        store = engram.Store([engram.Table("other"), engram.Table.queue("q", max_size=1)])
-        priorities = dict.fromkeys({tables!r}, 1.0)
-        store.insert({{"x": 1}}, priorities)
-        try:
-            store.insert({{"x": 2}}, priorities)
-        except engram.errors.BackpressureError as error:
-            print(error)
-        assert store.info()["other"].size == 2 * ("other" in priorities)
-        assert store.sample("q", 1).data["x"].tolist() == [1]
-        store.insert({{"x": 3}}, priorities)
-        assert store.sample("q", 1).data["x"].tolist() == [3]
+def test_insert_into_a_full_queue():
+    output = run_python("""
+        for tables in (["q"], ["other", "q"], ["q", "other"]):
+            store = engram.Store([engram.Table("other"), engram.Table.queue("q", max_size=1)])
+            priorities = dict.fromkeys(tables, 1.0)
+            store.insert({"x": 1}, priorities)
+            try:
+                store.insert({"x": 2}, priorities)
+            except engram.errors.BackpressureError as error:
+                print(error)
+            assert store.info()["other"].size == 2 * ("other" in priorities)
+            assert store.sample("q", 1).data["x"].tolist() == [1]
+            store.insert({"x": 3}, priorities)
+            assert store.sample("q", 1).data["x"].tolist() == [3]
     """)
-    assert output == (
+    assert output == "".join(
         f"table `q` did not accept the item; {has}; `q`: inserting waits: Queue(1) is full: 1 inserted item is not "
         "sampled yet; this is the only thread of the process, so nothing is sampled while the call waits: sample "
         "before you insert more, or pass `timeout`\n"
+        for has in ("no table has the item", "only `other` has the item", "only `other` has the item")
     )
 
 
 def test_insert_that_waits_for_the_disk_is_not_a_deadlock(tmp_path):
     output = run_python(f"""
         import engram
-        with engram.Store.open({str(tmp_path)!r}, [engram.Table("t")], durability="disk", sync_interval=6) as store:
+        with engram.Store.open({str(tmp_path)!r}, [engram.Table("t")], durability="disk", sync_interval=0.3) as store:
             for value in range(2):
                 store.insert({{"x": value}}, {{"t": 1.0}})
             print(store.info()["t"].size)
@@ -146,7 +147,7 @@ def test_insert_that_an_expiring_item_may_end_waits():
     output = run_python("""
         import engram
         limiter = engram.rate_limiters.Queue(1)
-        store = engram.Store([engram.Table("t", ttl=6, rate_limiter=limiter)])
+        store = engram.Store([engram.Table("t", ttl=0.5, rate_limiter=limiter)])
         for value in range(2):
             store.insert({"x": value}, {"t": 1.0})
         print("done")
@@ -154,24 +155,24 @@ def test_insert_that_an_expiring_item_may_end_waits():
     assert output == "done\n"
 
 
-@pytest.mark.parametrize("dataset", [
-    'engram.Dataset(store, "q", 2)',
-    'engram.data.numpy.dataset(store, "q", batch_size=2)',
-])  # fmt: skip
-def test_dataset_that_waits_for_more_items(dataset):
-    output = run_python(f"""
-        import engram, numpy
-        store = engram.Store([engram.Table.queue("q", max_size=10)])
-        for value in range(3):
-            store.insert({{"x": numpy.array([value])}}, {{"q": 1.0}}, time_axis=True)
-        try:
-            for batch in {dataset}:
-                print(batch.data["x"].ravel().tolist())
-        except engram.errors.UnsatisfiableError as error:
-            print(error)
-        print(store.sample("q", 1).data["x"].tolist())
+def test_dataset_that_waits_for_more_items():
+    output = run_python("""
+        import numpy
+        for open_dataset in (
+            lambda store: engram.Dataset(store, "q", 2),
+            lambda store: engram.data.numpy.dataset(store, "q", batch_size=2),
+        ):
+            store = engram.Store([engram.Table.queue("q", max_size=10)])
+            for value in range(3):
+                store.insert({"x": numpy.array([value])}, {"q": 1.0}, time_axis=True)
+            try:
+                for batch in open_dataset(store):
+                    print(batch.data["x"].ravel().tolist())
+            except engram.errors.UnsatisfiableError as error:
+                print(error)
+            print(store.sample("q", 1).data["x"].tolist())
     """)
-    assert output == (
+    text = (
         "[0, 1]\n"
         "a dataset of table `q` cannot fill its next batch, and returns the items that it has taken for it; `q`: "
         "sampling waits: the learner has caught up with the writers, which is as far as Queue allows (3 inserted x 1 "
@@ -179,6 +180,7 @@ def test_dataset_that_waits_for_more_items(dataset):
         "waits: insert more before the iteration, call `flush` of the writers, or pass `timeout`\n"
         "[[2]]\n"
     )
+    assert output == 2 * text
 
 
 def test_a_wait_of_a_dataset_that_another_thread_may_end():
@@ -186,7 +188,7 @@ def test_a_wait_of_a_dataset_that_another_thread_may_end():
         import engram, threading, time
         store = engram.Store([engram.Table("replay")])
         def insert():
-            time.sleep(6)
+            time.sleep(0.5)
             store.insert({"x": 1}, {"replay": 1.0})
         threading.Thread(target=insert).start()
         print(next(iter(engram.Dataset(store, "replay", 1))).data["x"])
@@ -198,7 +200,7 @@ def test_a_timeout_of_a_dataset_is_kept():
     output = run_python("""
         import engram
         store = engram.Store([engram.Table("replay")])
-        print(list(engram.Dataset(store, "replay", 1, timeout=5.5)))
+        print(list(engram.Dataset(store, "replay", 1, timeout=0.5)))
     """)
     assert output == "[]\n"
 
@@ -231,7 +233,7 @@ def test_a_wait_of_a_dataset_that_another_reader_or_a_client_may_end(other):
         if not isinstance(other, engram.Server):
             next(other)
         signal.signal(signal.SIGALRM, end)
-        signal.setitimer(signal.ITIMER_REAL, 7)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
         list(engram.Dataset(store, "replay", 1))
     """)
     assert output == "still waits\n"
@@ -241,7 +243,7 @@ def test_a_wait_of_a_dataset_for_the_disk_is_not_a_deadlock(tmp_path):
     output = run_python(f"""
         import engram
         tables = [engram.Table.queue("q", max_size=2)]
-        with engram.Store.open({str(tmp_path)!r}, tables, durability="disk", sync_interval=6) as store:
+        with engram.Store.open({str(tmp_path)!r}, tables, durability="disk", sync_interval=0.3) as store:
             for value in range(2):
                 store.insert({{"x": value}}, {{"q": 1.0}})
             batches = iter(engram.Dataset(store, "q", 1))
