@@ -5,11 +5,12 @@ import importlib
 import numpy as np
 import pytest
 from helpers import lock_step
-from helpers.support import BackgroundCall, fill, sample_x
+from helpers.store_types import STORE_TYPES
+from helpers.support import BackgroundCall, fill, runs_all_tests, sample_x
 
 from engram import Dataset, Table, selectors
 
-SIZES = range(1, 9)
+SIZES = range(1, 9) if runs_all_tests() else (1, 2, 3, 8)
 
 
 def batches(store, table, n):
@@ -73,7 +74,14 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize("times", [1, 2, 3])
+DOORS_AND_TIMES = [
+    pytest.param(door, times, marks=pytest.mark.slow if door != "in_process" and times == 2 else [])
+    for door in sorted(STORE_TYPES)
+    for times in (1, 2, 3)
+]
+
+
+@pytest.mark.parametrize(("open_store", "times"), DOORS_AND_TIMES, indirect=["open_store"])
 @pytest.mark.parametrize("reader", ALL)
 def test_no_loop_waits_for_itself(open_store, reader, times):
     store = open_store(*(lock_step.table(f"t{size}", size, times) for size in SIZES))
