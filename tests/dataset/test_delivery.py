@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 import pytest
-from helpers.support import BackgroundCall, fill, sample_x, wait_until
+from helpers.store_types import STORE_TYPES
+from helpers.support import BackgroundCall, fill, runs_all_tests, sample_x, wait_until
 
 from engram import Client, Dataset, Server, Store, Table
 from engram.data import numpy as data
@@ -23,12 +24,22 @@ def interrupting():
     signal.signal(signal.SIGALRM, previous)
 
 
-@pytest.mark.parametrize("kind", ["batches", "steps"])
+DOORS_AND_KINDS = [
+    pytest.param(door, kind, marks=pytest.mark.slow if (door, kind) == ("sharded", "steps") else [])
+    for door in sorted(STORE_TYPES)
+    for kind in ("batches", "steps")
+]
+
+
+@pytest.mark.parametrize(("open_store", "kind"), DOORS_AND_KINDS, indirect=["open_store"])
 def test_ctrl_c_loses_and_repeats_nothing(open_store, interrupting, kind):
     capacity = 40_000
     store = open_store(Table.queue("t", max_size=capacity))
     # An iteration in process reads a thousand items within the time of one interrupt.
-    items = capacity if isinstance(store, Store) else 2_000
+    if isinstance(store, Store):
+        items = capacity if runs_all_tests() else 10_000
+    else:
+        items = 2_000 if runs_all_tests() else 200
     with store.writer() as writer:
         for value in range(items):
             writer.append({"x": value})
@@ -72,7 +83,7 @@ def test_the_lease_of_a_silent_reader_ends():
 
 
 def test_returned_leases_stay_in_the_table_while_their_reader_is_silent():
-    with Server([Table.queue("q", max_size=8)], lease_timeout=3.0) as server:
+    with Server([Table.queue("q", max_size=8)], lease_timeout=1.0) as server:
         silent, other = Client(server.address), Client(server.address)
         fill(other, "q", range(3))
         iterator = iter(Dataset(silent, "q", 1, prefetch=8))
