@@ -36,10 +36,9 @@ def test_ctrl_c_loses_and_repeats_nothing(open_store, interrupting, kind):
     capacity = 40_000
     store = open_store(Table.queue("t", max_size=capacity))
     # An iteration in process reads a thousand items within the time of one interrupt.
-    if isinstance(store, Store):
-        items = capacity if runs_all_tests() else 10_000
-    else:
-        items = 2_000 if runs_all_tests() else 200
+    items = capacity if isinstance(store, Store) else 2_000
+    if not runs_all_tests():
+        items //= 4 if isinstance(store, Store) else 10
     with store.writer() as writer:
         for value in range(items):
             writer.append({"x": value})

@@ -1,5 +1,6 @@
 """Helpers that many tests share."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -19,6 +20,16 @@ def runs_all_tests():
 def raises(error, text):
     """Expects an error with exactly this text."""
     return pytest.raises(error, match=rf"\A{re.escape(text)}\Z")
+
+
+@contextlib.contextmanager
+def case(*values):
+    """Adds the values to an error of the block, so that it names the case of a test that checks several."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"in the case {', '.join(map(repr, values))}")
+        raise
 
 
 def fill(store, table, values, priority=lambda _: 1.0):

@@ -5,7 +5,6 @@ import textwrap
 import pytest
 from helpers import support
 
-
 CHECK = 0.1
 """Seconds between two checks of a waiting call in the programs; by default 1 s for writers and 5 s for other calls."""
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers.support import raises
+from helpers.support import case, raises
 
 from engram import Pattern, Store, Table
 from engram.errors import SignatureError
@@ -37,12 +37,26 @@ def by_batches(store, value):
     value = np.asarray(value)
     with store.batched_writer(2, [Pattern("t", num_steps=1)]) as writer:
         writer.append_batch({"x": np.stack([value, value])})
-    return store.sample("t", 1, timeout=0).data["x"][0, 0]
+    data = store.sample("t", 2, timeout=0).data["x"]
+    np.testing.assert_array_equal(data[0, 0], data[1, 0])
+    return data[0, 0]
 
 
-@pytest.fixture(params=[by_insert, by_writer, by_patterns, by_batches])
-def through(request, open_store):
-    return lambda value: request.param(open_store(Table("t")), value)
+@pytest.fixture
+def store(open_store):
+    """A store whose table has no items once they are sampled."""
+    return open_store(Table.queue("t", max_size=2))
+
+
+WAYS = [by_insert, by_writer, by_patterns, by_batches]
+
+
+def each_way(store, values, ways=WAYS):
+    """Yields each value, and what a table returns for it, for each way to write it."""
+    for value in values:
+        for way in ways:
+            with case(way.__name__, value):
+                yield value, way(store, value)
 
 
 def some(dtype, shape):
@@ -51,27 +65,25 @@ def some(dtype, shape):
     return np.asarray(random.integers(0, 2 if dtype == "?" else 100, shape)).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_is_stored_unchanged(through, dtype):
-    for shape in ((), (3,), (2, 3), (0,), (2, 0)):
-        value = some(dtype, shape)
-        stored = np.asarray(through(value))
-        assert (stored.dtype, stored.shape) == (value.dtype, value.shape)
+def test_every_dtype_is_stored_unchanged(store):
+    shapes = ((), (3,), (2, 3), (0,), (2, 0))
+    values = [some(dtype, shape) for dtype in DTYPES for shape in shapes]
+    for value, stored in each_way(store, values):
+        array = np.asarray(stored)
+        assert (array.dtype, array.shape) == (value.dtype, value.shape)
         np.testing.assert_array_equal(stored, value)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_small_floats_are_stored_unchanged(through, name):
+def test_small_floats_are_stored_unchanged(store):
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    value = np.arange(-3, 3).astype(getattr(ml_dtypes, name))
-    stored = through(value)
-    assert stored.dtype == value.dtype
-    np.testing.assert_array_equal(stored, value)
+    names = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+    for value, stored in each_way(store, [np.arange(-3, 3).astype(getattr(ml_dtypes, name)) for name in names]):
+        assert stored.dtype == value.dtype
+        np.testing.assert_array_equal(stored, value)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_arrays_of_every_memory_layout_are_stored(store):
+    values = [
         np.arange(6, dtype=">i4").reshape(2, 3),
         np.arange(6, dtype=">f8"),
         np.asfortranarray(np.arange(6).reshape(2, 3)),
@@ -84,74 +96,66 @@ def test_small_floats_are_stored_unchanged(through, name):
         np.float32(1.5),
         np.int8(-3),
         np.bool_(1),
-    ],
-    ids=lambda value: f"{value.dtype.str}{value.shape}",
-)
-def test_arrays_of_every_memory_layout_are_stored(through, value):
-    stored = np.asarray(through(value))
-    assert stored.dtype == value.dtype.newbyteorder("=")
-    np.testing.assert_array_equal(stored, value)
+    ]
+    for value, stored in each_way(store, values):
+        assert np.asarray(stored).dtype == value.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(stored, value)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
+def test_arrays_of_text_and_bytes_are_returned_as_objects(store):
+    cases = [
         (np.array("text"), "text"),
         (np.array(["a", "", "ü"]), ["a", "", "ü"]),
         (np.array([b"a", b"bc"]), [b"a", b"bc"]),
         (np.array([["a"], ["b"]], ">U3"), [["a"], ["b"]]),
         (np.zeros((0,), "S3"), []),
         (np.zeros((2, 0), "U3"), [[], []]),
-    ],
-)
-def test_arrays_of_text_and_bytes_are_returned_as_objects(through, value, expected):
-    stored = np.asarray(through(value), object)
-    assert (stored.dtype, stored.tolist()) == (np.dtype(object), expected)
+    ]
+    for value, expected in cases:
+        for _, stored in each_way(store, [value]):
+            array = np.asarray(stored, object)
+            assert (array.dtype, array.tolist()) == (np.dtype(object), expected)
 
 
-@pytest.mark.parametrize("value", ["", "text", "nul\0", "\0", b"bytes\0\0", "ü€😀", np.str_("n")])
-@pytest.mark.parametrize("way", [by_insert, by_writer, by_patterns])
-def test_python_text_keeps_every_character(open_store, way, value):
-    assert way(open_store(Table("t")), value) == value
+def test_python_text_keeps_every_character(store):
+    values = ["", "text", "nul\0", "\0", b"bytes\0\0", "ü€😀", np.str_("n")]
+    for value, stored in each_way(store, values, [by_insert, by_writer, by_patterns]):
+        assert stored == value
 
 
 @pytest.mark.jax
-def test_jax_arrays_are_stored_unchanged(open_store):
+def test_jax_arrays_are_stored_unchanged(store):
     import jax.numpy as jnp  # noqa: PLC0415, an optional package
 
-    for dtype in (jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_):
-        value = jnp.arange(6).reshape(2, 3).astype(dtype)
-        for way in (by_insert, by_writer, by_patterns):
-            stored = way(open_store(Table("t")), value)
-            assert stored.dtype == np.asarray(value).dtype
-            np.testing.assert_array_equal(stored, np.asarray(value))
+    dtypes = (jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_)
+    values = [jnp.arange(6).reshape(2, 3).astype(dtype) for dtype in dtypes]
+    for value, stored in each_way(store, values, [by_insert, by_writer, by_patterns]):
+        assert stored.dtype == np.asarray(value).dtype
+        np.testing.assert_array_equal(stored, np.asarray(value))
 
 
 # --- Python numbers ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [(True, "?"), (3, "i8"), (-3, "i8"), (2**63, "u8"), (2.5, "f8"), (1j, "c16")],
-)
-@pytest.mark.parametrize("way", [by_insert, by_writer, by_patterns])
-def test_python_numbers_become_columns_of_these_dtypes(open_store, way, value, dtype):
-    stored = np.asarray(way(open_store(Table("t")), value))
-    assert (stored.dtype, stored.item()) == (np.dtype(dtype), value)
+def test_python_numbers_become_columns_of_these_dtypes(open_store):
+    for value, dtype in ((True, "?"), (3, "i8"), (-3, "i8"), (2**63, "u8"), (2.5, "f8"), (1j, "c16")):
+        # A store of its own: later numbers take the dtype of the column.
+        store = open_store(Table.queue("t", max_size=2))
+        for _, stored in each_way(store, [value], [by_insert, by_writer, by_patterns]):
+            array = np.asarray(stored)
+            assert (array.dtype, array.item()) == (np.dtype(dtype), value)
 
 
-def append_both(open_store, first, second):
+def append_both(store, first, second):
     """Appends both values to a column; returns the second as stored."""
-    store = open_store(Table("t"))
     with store.writer() as writer:
         writer.append({"x": first})
         writer.append({"x": second})
         return writer.history["x"][-1].numpy()
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
+def test_python_numbers_take_the_columns_dtype(store):
+    cases = [
         (np.int8(0), -128),
         (np.uint8(0), 255),
         (np.int16(0), 300),
@@ -164,17 +168,15 @@ def append_both(open_store, first, second):
         (np.complex64(0), 2.5),
         (np.complex64(0), 1j),
         (np.bool_(0), True),
-    ],
-    ids=str,
-)
-def test_python_numbers_take_the_columns_dtype(open_store, column, value):
-    stored = append_both(open_store, column, value)
-    assert (stored.dtype, stored.item()) == (column.dtype, column.dtype.type(value).item())
+    ]
+    for column, value in cases:
+        with case(column, value):
+            stored = append_both(store, column, value)
+            assert (stored.dtype, stored.item()) == (column.dtype, column.dtype.type(value).item())
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "text"),
-    [
+def test_values_a_column_cannot_hold_are_rejected(store):
+    cases = [
         (np.int8(0), 128, "column `x` is 128, which int8 cannot hold"),
         (np.uint8(0), -1, "column `x` is -1, which uint8 cannot hold"),
         (0, 2**63, "column `x` is 9223372036854775808, which int64 cannot hold"),
@@ -197,58 +199,52 @@ def test_python_numbers_take_the_columns_dtype(open_store, column, value):
             np.zeros(3),
             "column `x` must keep its dtype; got float64[3] after float32[2]",
         ),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_values_a_column_cannot_hold_are_rejected(open_store, column, value, text):
-    with raises(SignatureError, text):
-        append_both(open_store, column, value)
+    ]
+    for column, value, text in cases:
+        with case(column, value), raises(SignatureError, text):
+            append_both(store, column, value)
 
 
-@pytest.mark.parametrize("value", [np.zeros(2, "M8[s]"), np.zeros(2, "i4,f4"), np.longdouble(1)])
-def test_dtypes_a_column_cannot_have_are_rejected(through, value):
-    with pytest.raises(
-        SignatureError,
-        match=r"^column `x` has the unsupported dtype .*; supported dtypes are bool, int8, .*, string, str$",
-    ):
-        through(value)
+def test_dtypes_a_column_cannot_have_are_rejected(store):
+    text = r"^column `x` has the unsupported dtype .*; supported dtypes are bool, int8, .*, string, str$"
+    for value in (np.zeros(2, "M8[s]"), np.zeros(2, "i4,f4"), np.longdouble(1)):
+        for way in WAYS:
+            with case(way.__name__, value), pytest.raises(SignatureError, match=text):
+                way(store, value)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
+def test_errors_call_a_single_leaf_the_data(store):
+    cases = [
         (None, "the data must be an array, a number or a string; got None"),
         (2**64, "the data is 18446744073709551616, which uint64 cannot hold"),
         (object(), "the data contains a Python object of type object; supported"),
         (np.zeros(2, "M8[s]"), "the data has the unsupported dtype datetime64[s]; supported dtypes are bool, "),
-    ],
-)
-def test_errors_call_a_single_leaf_the_data(open_store, value, text):
-    with pytest.raises(SignatureError, match="^" + re.escape(text)):
-        open_store(Table("t")).insert(value, {"t": 1.0})
+    ]
+    for value, text in cases:
+        with case(value), pytest.raises(SignatureError, match="^" + re.escape(text)):
+            store.insert(value, {"t": 1.0})
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), np.array([1, "a", None], object)])
-def test_objects_a_column_cannot_hold_are_rejected(open_store, value):
-    with pytest.raises(
-        SignatureError, match=r"^column `x` contains a Python object of type (set|object|int); supported"
-    ):
-        by_writer(open_store(Table("t")), value)
+def test_objects_a_column_cannot_hold_are_rejected(store):
+    text = r"^column `x` contains a Python object of type (set|object|int); supported"
+    for value in ({1, 2}, object(), np.array([1, "a", None], object)):
+        with case(value), pytest.raises(SignatureError, match=text):
+            by_writer(store, value)
 
 
-@pytest.mark.parametrize("write", [by_insert, by_writer, by_patterns])
-@pytest.mark.parametrize("value", [b"a\0", "a\0", np.bytes_(b"a\0\0"), np.str_("a\0")])
-def test_text_keeps_trailing_nul_characters(open_store, write, value):
-    assert write(open_store(Table("t")), value) == value
+def test_text_keeps_trailing_nul_characters(store):
+    values = [b"a\0", "a\0", np.bytes_(b"a\0\0"), np.str_("a\0")]
+    for value, stored in each_way(store, values, [by_insert, by_writer, by_patterns]):
+        assert stored == value
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_scalars_of_small_floats_are_stored_unchanged(name):
+def test_scalars_of_small_floats_are_stored_unchanged():
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    values = np.arange(-3, 3).astype(getattr(ml_dtypes, name))
-    store = Store([Table("t", max_size=10)])
-    with store.pattern_writer([Pattern("t", num_steps=1)]) as writer:
-        for value in values:
-            writer.append({"x": value})
-    [items] = store.scan("t", batch_size=10)
-    np.testing.assert_array_equal(items.data["x"][:, 0], values)
+    for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        values = np.arange(-3, 3).astype(getattr(ml_dtypes, name))
+        store = Store([Table("t", max_size=10)])
+        with store.pattern_writer([Pattern("t", num_steps=1)]) as writer:
+            for value in values:
+                writer.append({"x": value})
+        [items] = store.scan("t", batch_size=10)
+        np.testing.assert_array_equal(items.data["x"][:, 0], values)
