@@ -1,5 +1,6 @@
 """Fixtures and settings of all tests: framework markers, hypothesis profiles, stores in process and remote."""
 
+import gc
 import importlib.util
 import os
 import re
@@ -74,6 +75,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         reason = reason_against_shards(item.nodeid)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Makes the garbage collector skip what the collection of the tests created: it is kept until the end anyway."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=sorted(STORE_TYPES))

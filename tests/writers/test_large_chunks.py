@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
-from helpers.support import raises
+from helpers.support import case, raises, runs_all_tests
 
 from engram import Client, Pattern, Server, Store, Table, selectors
 from engram.errors import InvalidArgumentError
 
 PART = 2**18  # bytes of a chunk in one message
-SIZES = [PART - 64, PART, PART + 1, 2 * PART - 64, 3 * PART + 7, 5 * PART]
+SIZES = [PART - 64, PART, PART + 1, 3 * PART + 7]
+if runs_all_tests():
+    SIZES += [2 * PART - 64, 5 * PART]
 
 
 @pytest.mark.parametrize("kind", ["trajectory", "pattern", "batched"])
@@ -35,7 +37,8 @@ def test_many_large_chunks_arrive_unchanged(open_store, kind, compression):
                     writer.append({"x": value})
                     writer.create_item("t", num_steps=1)
         batch = store.sample("t", len(values), timeout=30)
-        np.testing.assert_array_equal(batch.data["x"][:, 0], values)
+        with case(size):
+            np.testing.assert_array_equal(batch.data["x"][:, 0], values)
 
 
 def test_a_server_rejects_an_item_of_too_many_slices():
