@@ -1,5 +1,7 @@
 """The ways to a store: in this process, through a client with its own server, and through one with three servers."""
 
+import pytest
+
 import engram
 
 
@@ -39,3 +41,8 @@ class ShardedStore(engram.ShardedClient):
 
 # Tests with `open_store` run with each of these types.
 STORE_TYPES = {"in_process": engram.Store, "remote": RemoteStore, "sharded": ShardedStore}
+
+
+def doors(*, slow):
+    """The parameters of `open_store` for a test whose stores of these types are only in `make test-all`."""
+    return [pytest.param(door, marks=pytest.mark.slow if door in slow else []) for door in sorted(STORE_TYPES)]

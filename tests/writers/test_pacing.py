@@ -1,12 +1,14 @@
 """A writer does not run ahead of a closed rate limiter: `max_waiting_items`."""
 
 import re
+import textwrap
 from contextlib import suppress
 
 import dm_env
 import numpy as np
 import pytest
 from helpers.faults import Proxy
+from helpers.store_types import doors
 from helpers.support import BackgroundCall, raises, run_python, sample_x, wait_until
 
 import engram
@@ -72,24 +74,24 @@ def append_until_closed(store, append, inserts):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_writer_stays_near_a_closed_limiter(open_store, kind):
-    limiter = rate_limiters.SampleToInsertRatio(16, min_size=1_000, error_buffer=16_000)
-    store = open_store(Table("replay", max_size=100_000, rate_limiter=limiter))
+    limiter = rate_limiters.SampleToInsertRatio(16, min_size=100, error_buffer=1_600)
+    store = open_store(Table("replay", max_size=10_000, rate_limiter=limiter))
     writer, num_envs, append = write_to(store, kind, "replay", timeout=0)
-    steps, text = append_until_closed(store, append, 2_000)
+    steps, text = append_until_closed(store, append, 200)
     # Up to `max_waiting_items`, or one chunk and a step if that is more.
     ahead = max(16, (CHUNK + 1) * num_envs)
-    assert 2_000 < steps * num_envs <= 2_000 + ahead
+    assert 200 < steps * num_envs <= 200 + ahead
     assert (
         "(`max_waiting_items` = 16), and the tables did not accept enough of them within 0 s (`timeout`); `replay`: "
         in text
     )
     assert (
-        "inserting waits: writers are 32,000 samples ahead of the learner, the limit of SampleToInsertRatio(16)" in text
+        "inserting waits: writers are 3,200 samples ahead of the learner, the limit of SampleToInsertRatio(16)" in text
     )
     # The limiter opens for 100 items: nothing was lost, and the writer continues until it is closed again.
     store.sample("replay", 1_600, timeout=10)
-    more, _ = append_until_closed(store, append, 2_100)
-    assert 2_100 < (steps + more) * num_envs <= 2_100 + ahead
+    more, _ = append_until_closed(store, append, 300)
+    assert 300 < (steps + more) * num_envs <= 300 + ahead
     reader = BackgroundCall(lambda: store.sample("replay", 16 * ahead, timeout=10))
     writer.close(10)
     reader.result()
@@ -257,6 +259,7 @@ def test_a_new_server_is_paced_too():
         assert reader.result() == [[[value]] for value in range(written)]
 
 
+@pytest.mark.parametrize("open_store", doors(slow=["sharded"]), indirect=True)
 @pytest.mark.parametrize("kind", ["patterns", "single items"])
 def test_a_timeout_does_not_cut_the_end_of_an_episode(open_store, kind):
     """The last `add` of an episode writes several items, which are not lost although too many wait."""
@@ -303,6 +306,7 @@ def test_a_slow_first_reply_is_not_taken_for_a_closed_limiter():
         assert server.store.info()["q"].inserts == 100
 
 
+@pytest.mark.parametrize("open_store", doors(slow=["remote"]), indirect=True)
 def test_abandoned_episodes_do_not_escape_the_bound(open_store):
     store = open_store(Table.queue("q", max_size=1))
     pattern = Pattern("q", lambda step: {"x": step.action[-1]})
@@ -333,76 +337,79 @@ def test_abandoned_episodes_do_not_escape_the_bound(open_store):
     assert sorted(reader.result()) == [[value] for value in range(7)]
 
 
-@pytest.mark.parametrize("call", ["flush", "end_episode", "close"])
-def test_a_flush_in_the_only_thread_reports_a_deadlock(call):
-    output = run_python(f"""
-import engram
-store = engram.Store([engram.Table.queue("q", max_size=1)])
-writer = store.pattern_writer([engram.Pattern("q", num_steps=1)])
-for value in range(3):
-    writer.append({{"x": value}})
-try:
-    writer.{call}()
-except engram.errors.DeadlineExceededError as error:
-    print(error)
-assert store.sample("q", 1).data["x"].tolist() == [[0]]
-try:
-    writer.{call}(0.1)
-except engram.errors.DeadlineExceededError as error:
-    print(error)
-# Nothing is lost.
-assert [store.sample("q", 1, timeout=5).data["x"].tolist() for _ in range(2)] == [[[1]], [[2]]]
-writer.{call}()
-""")
+def run_alone(code):
+    """Runs a program in which writers often check whether they wait in the only thread."""
+    return run_python(f"import engram\nengram._engram.set_only_thread_checks(0.1, 0.1)\n{textwrap.dedent(code)}")
+
+
+def test_a_flush_in_the_only_thread_reports_a_deadlock():
+    output = run_alone("""
+        for call in ("flush", "end_episode", "close"):
+            store = engram.Store([engram.Table.queue("q", max_size=1)])
+            writer = store.pattern_writer([engram.Pattern("q", num_steps=1)])
+            for value in range(3):
+                writer.append({"x": value})
+            try:
+                getattr(writer, call)()
+            except engram.errors.DeadlineExceededError as error:
+                print(error)
+            assert store.sample("q", 1).data["x"].tolist() == [[0]]
+            try:
+                getattr(writer, call)(0.05)
+            except engram.errors.DeadlineExceededError as error:
+                print(error)
+            # Nothing is lost.
+            assert [store.sample("q", 1, timeout=5).data["x"].tolist() for _ in range(2)] == [[[1]], [[2]]]
+            getattr(writer, call)()
+    """)
     deadlock = "; this is the only thread of the process, so nothing is sampled while it waits: sample first"
-    assert output == (
+    text = (
         f"2 items are not in their tables; they stay queued; {FULL}{deadlock}\n"
-        f"1 item is not in its table after 0.1 s; it stays queued; {FULL}{deadlock}\n"
+        f"1 item is not in its table after 0.05 s; it stays queued; {FULL}{deadlock}\n"
     )
+    assert output == 3 * text
 
 
 def test_the_limit_on_items_in_flight_reports_a_deadlock():
-    output = run_python("""
-import engram
-store = engram.Store([engram.Table.queue("q", max_size=1)])
-patterns = [engram.Pattern("q", num_steps=1)]
-writer = store.pattern_writer(patterns, chunk_length=1, max_in_flight_items=2, max_waiting_items=None)
-try:
-    for value in range(10):
-        writer.append({"x": value})
-except engram.errors.BackpressureError as error:
-    print(error)
-""")
+    output = run_alone("""
+        store = engram.Store([engram.Table.queue("q", max_size=1)])
+        patterns = [engram.Pattern("q", num_steps=1)]
+        writer = store.pattern_writer(patterns, chunk_length=1, max_in_flight_items=2, max_waiting_items=None)
+        try:
+            for value in range(10):
+                writer.append({"x": value})
+        except engram.errors.BackpressureError as error:
+            print(error)
+    """)
     assert output == (
         f"the writer has 2 items in flight (`max_in_flight_items` = 2); {FULL}; this is the only thread of the "
         "process, so nothing is sampled while it waits: sample before you write more\n"
     )
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_a_writer_in_the_only_thread_reports_a_deadlock(tmp_path, durable):
-    code = f"""
-    import engram
-    tables = [engram.Table.queue("q", max_size=1)]
-    store = engram.Store.open({str(tmp_path)!r}, tables) if {durable} else engram.Store(tables)
-    writer = store.pattern_writer([engram.Pattern("q", num_steps=1)], chunk_length=1, max_waiting_items=2)
-    written = 0
-    try:
-        while True:
-            writer.append({{"x": written}})
-            written += 1
-    except engram.errors.BackpressureError as error:
-        print(error)
-    # Nothing is lost, and the writer continues.
-    for value in range(2):
-        assert store.sample("q", 1).data["x"].tolist() == [[value]]
-    writer.append({{"x": 3}})
-    assert store.sample("q", 1).data["x"].tolist() == [[2]]
-    writer.flush()
-    """
-    lines = code.splitlines()
-    output = run_python("\n".join(line[4:] for line in lines))
-    assert output == (
+def test_a_writer_in_the_only_thread_reports_a_deadlock(tmp_path):
+    output = run_alone(f"""
+        def open_durable(tables):
+            return engram.Store.open({str(tmp_path)!r}, tables)
+
+        for open_store in (engram.Store, open_durable):
+            store = open_store([engram.Table.queue("q", max_size=1)])
+            writer = store.pattern_writer([engram.Pattern("q", num_steps=1)], chunk_length=1, max_waiting_items=2)
+            written = 0
+            try:
+                while True:
+                    writer.append({{"x": written}})
+                    written += 1
+            except engram.errors.BackpressureError as error:
+                print(error)
+            # Nothing is lost, and the writer continues.
+            for value in range(2):
+                assert store.sample("q", 1).data["x"].tolist() == [[value]]
+            writer.append({{"x": 3}})
+            assert store.sample("q", 1).data["x"].tolist() == [[2]]
+            writer.flush()
+    """)
+    assert output == 2 * (
         f"the writer has 1 item waiting for tables and 1 not sent yet (`max_waiting_items` = 2); {FULL}; this is the "
         "only thread of the process, so nothing is sampled while it waits: sample before you write more, or increase "
         "`max_waiting_items`\n"
@@ -410,20 +417,20 @@ def test_a_writer_in_the_only_thread_reports_a_deadlock(tmp_path, durable):
 
 
 def test_an_open_dataset_may_end_the_wait_of_the_only_thread():
-    output = run_python("""
-import engram
-store = engram.Store([engram.Table.queue("q", max_size=1), engram.Table("t")])
-dataset = engram.Dataset(store, "t", 1)
-batches = iter(dataset)
-store.insert(1, {"t": 1.0})
-next(batches)
-writer = store.pattern_writer([engram.Pattern("q", num_steps=1)], chunk_length=1, max_waiting_items=2, timeout=1.5)
-try:
-    for value in range(10):
-        writer.append({"x": value})
-except engram.errors.BackpressureError as error:
-    print("1.5 s" in str(error), "only thread" in str(error))
-""")
+    output = run_alone("""
+        store = engram.Store([engram.Table.queue("q", max_size=1), engram.Table("t")])
+        dataset = engram.Dataset(store, "t", 1)
+        batches = iter(dataset)
+        store.insert(1, {"t": 1.0})
+        next(batches)
+        patterns = [engram.Pattern("q", num_steps=1)]
+        writer = store.pattern_writer(patterns, chunk_length=1, max_waiting_items=2, timeout=0.5)
+        try:
+            for value in range(10):
+                writer.append({"x": value})
+        except engram.errors.BackpressureError as error:
+            print("0.5 s" in str(error), "only thread" in str(error))
+    """)
     assert output == "True False\n"
 
 
