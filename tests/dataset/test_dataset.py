@@ -7,7 +7,7 @@ from collections import Counter, namedtuple
 
 import numpy as np
 import pytest
-from helpers.support import BackgroundCall, fill, raises, sample_x, wait_until
+from helpers.support import BackgroundCall, case, fill, raises, sample_x, wait_until
 
 from engram import Batch, Dataset, Sample, Table, rate_limiters, selectors
 from engram.errors import (
@@ -316,7 +316,7 @@ def test_available_items_are_yielded_however_short_the_timeout(open_store, timeo
         Table.queue("q", max_size=200), Table("t", rate_limiter=rate_limiters.SampleToInsertRatio(1, 1, 100))
     )
     for table in ("q", "t") * 2:
-        fill(store, table, range(90))
+        store.insert_batch(table, {"x": np.arange(90)})
         before = store.info()[table].samples
         read = batches(Dataset(store, table, 1, prefetch=prefetch, timeout=timeout))
         info = store.info()[table]
@@ -393,11 +393,11 @@ def test_no_thread_is_left_over(open_store):
 
 
 def test_several_readers_receive_each_item_of_a_queue_once(open_store):
-    items, readers = 2000, 4
+    items, readers = 1000, 4
     store = open_store(Table.queue("q", max_size=64))
 
     def read():
-        return [x for batch in Dataset(store, "q", 5, prefetch=3, timeout=1.0) for x in batch.data["x"].tolist()]
+        return [x for batch in Dataset(store, "q", 5, prefetch=3, timeout=0.5) for x in batch.data["x"].tolist()]
 
     callers = [BackgroundCall(read) for _ in range(readers)]
     fill(store, "q", range(items))
@@ -421,22 +421,20 @@ def test_readers_that_stop_lose_nothing(open_store):
 # --- errors ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
+def test_bad_options_are_rejected(open_store):
+    store = open_store(Table("t"))
+    number_of_seconds = "`timeout` must be a number of seconds, at least 0, or None to wait forever; got"
+    for options, text in (
         ({"batch_size": 0}, "`batch_size` must be at least 1; got 0"),
         ({"batch_size": 2**24 + 1}, "`batch_size` must be at most 16777216; got 16777217"),
         ({"batch_size": 1.5}, "`batch_size` must be an integer; got 1.5 (float)"),
         ({"prefetch": 0}, "`prefetch` must be at least 1; got 0"),
         ({"max_batches": 0}, "`max_batches` must be at least 1; got 0"),
-        ({"timeout": -1}, "`timeout` must be a number of seconds, at least 0, or None to wait forever; got -1"),
-        ({"timeout": "1"}, "`timeout` must be a number of seconds, at least 0, or None to wait forever; got '1' (str)"),
-    ],
-)
-def test_bad_options_are_rejected(open_store, options, text):
-    store = open_store(Table("t"))
-    with raises(InvalidArgumentError, text):
-        Dataset(store, "t", **options)
+        ({"timeout": -1}, f"{number_of_seconds} -1"),
+        ({"timeout": "1"}, f"{number_of_seconds} '1' (str)"),
+    ):
+        with case(options), raises(InvalidArgumentError, text):
+            Dataset(store, "t", **options)
     with raises(InvalidArgumentError, "`store` must be an engram.Store or an engram.Client; got 't' (str)"):
         Dataset("t", store)
 

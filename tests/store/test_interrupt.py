@@ -13,29 +13,38 @@ from helpers.support import BackgroundCall, fill, sample_x, wait_until
 from engram import Dataset, Pattern, Table
 
 
+def waiting_samples(store):
+    return lambda: store.info()["q"].waiting_samples > 0
+
+
+def waiting_inserts(store):
+    return lambda: store.info()["q"].waiting_inserts > 0
+
+
 @contextlib.contextmanager
-def interrupted(after=0.1):
-    """Sends Ctrl-C after `after` seconds, and expects the block to end within a second."""
+def interrupted(is_waiting, after=0.03):
+    """Sends Ctrl-C `after` seconds after the wait has begun, and expects the block to end within a second."""
     pressed = []
 
     def press():
+        wait_until(is_waiting)
+        time.sleep(after)
         pressed.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
-    timer = threading.Timer(after, press)
-    timer.start()
+    caller = BackgroundCall(press)
     try:
         with pytest.raises(KeyboardInterrupt):
             yield
         assert time.monotonic() - pressed[0] < 1.0
     finally:
-        timer.join()
+        caller.result()
 
 
 def test_ctrl_c_interrupts_sample(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", [1, 2])
-    with interrupted():
+    with interrupted(waiting_samples(store)):
         store.sample("q", 3)
     wait_until(lambda: (store.info()["q"].samples, store.info()["q"].waiting_samples) == (0, 0))
     assert sample_x(store, "q", 2) == [1, 2]
@@ -44,7 +53,7 @@ def test_ctrl_c_interrupts_sample(open_store):
 def test_ctrl_c_interrupts_insert(open_store):
     store = open_store(Table.queue("q", max_size=1))
     fill(store, "q", [1])
-    with interrupted():
+    with interrupted(waiting_inserts(store)):
         store.insert({"x": 2}, {"q": 1.0})
     assert store.info()["q"].waiting_inserts == 0
     assert sample_x(store, "q", 1) == [1]
@@ -59,7 +68,7 @@ def test_ctrl_c_interrupts_a_writer_that_waits_for_its_items(open_store, call):
     for value in (1, 2):
         writer.append({"x": value})
         writer.create_item("q", num_steps=1)
-    with interrupted():
+    with interrupted(waiting_inserts(store)):
         getattr(writer, call)()
     assert writer.pending_items > 0
     assert sample_x(store, "q", 1) == [[1]]
@@ -93,7 +102,7 @@ def test_ctrl_c_interrupts_append_at_the_limit(open_store, kind, limit):
             writer.append_batch({"x": np.array([value])})
 
     written = 0
-    with interrupted(0.3):
+    with interrupted(waiting_inserts(store), after=0.1):
         while True:
             append(written)
             written += 1
@@ -107,7 +116,7 @@ def test_ctrl_c_interrupts_a_dataset(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", [1, 2])
     batches = iter(Dataset(store, "q", 3))
-    with interrupted():
+    with interrupted(waiting_samples(store)):
         next(batches)
     assert sample_x(store, "q", 2) == [1, 2]
     assert store.info()["q"].samples == 2
@@ -117,7 +126,7 @@ def test_ctrl_c_interrupts_a_for_loop(open_store):
     store = open_store(Table.queue("q", max_size=9))
     fill(store, "q", range(4))
     values = []
-    with interrupted():
+    with interrupted(lambda: len(values) == 4 and waiting_samples(store)()):
         for batch in Dataset(store, "q", 2):
             values += batch.data["x"].tolist()
     assert values == [0, 1, 2, 3]
