@@ -309,8 +309,17 @@ def test_timeout_ends_iteration(open_store):
     assert sample_x(store, "q", 1) == [4]
 
 
-@pytest.mark.parametrize("prefetch", [1, 2, 50])
-@pytest.mark.parametrize("timeout", [0, 0.0001])
+@pytest.mark.parametrize(
+    ("timeout", "prefetch"),
+    [
+        (0, 1),
+        (0, 2),
+        (0, 50),
+        (0.0001, 1),
+        pytest.param(0.0001, 2, marks=pytest.mark.slow),
+        pytest.param(0.0001, 50, marks=pytest.mark.slow),
+    ],
+)
 def test_available_items_are_yielded_however_short_the_timeout(open_store, timeout, prefetch):
     store = open_store(
         Table.queue("q", max_size=200), Table("t", rate_limiter=rate_limiters.SampleToInsertRatio(1, 1, 100))

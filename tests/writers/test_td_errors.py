@@ -1,8 +1,10 @@
 """Priorities that patterns compute from TD errors."""
 
+import itertools
+
 import numpy as np
 import pytest
-from helpers.support import raises
+from helpers.support import case, raises
 
 from engram import Pattern, Table, selectors
 from engram.errors import InvalidArgumentError, PriorityError
@@ -30,40 +32,34 @@ def priorities(store):
     return all_priorities
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
-@pytest.mark.parametrize("shape", [(), (1, 1)])
-@pytest.mark.parametrize("chunk_length", [None, 1, 2])
-def test_priorities_combine_maximum_and_mean_of_td_errors(store, dtype, shape, chunk_length):
+def test_priorities_combine_maximum_and_mean_of_td_errors(store):
     """Of several columns that are slices of the TD errors, the last one (here `td`) determines the priority."""
-    with store.pattern_writer([td_error_pattern(2)], chunk_length=chunk_length) as writer:
-        for value in (-8, 4, -12, 0):
-            writer.append({"x": 1, "td": np.full(shape, value, dtype)})
-    assert priorities(store) == [0.25 * 8 + 0.75 * 6, 0.25 * 12 + 0.75 * 8, 0.25 * 12 + 0.75 * 6]
+    dtypes, shapes, chunk_lengths = (np.float32, np.float64, np.int32, np.int64), ((), (1, 1)), (None, 1, 2)
+    for dtype, shape, chunk_length in itertools.product(dtypes, shapes, chunk_lengths):
+        with store.pattern_writer([td_error_pattern(2)], chunk_length=chunk_length) as writer:
+            for value in (-8, 4, -12, 0):
+                writer.append({"x": 1, "td": np.full(shape, value, dtype)})
+        with case(dtype, shape, chunk_length):
+            assert priorities(store) == [0.25 * 8 + 0.75 * 6, 0.25 * 12 + 0.75 * 8, 0.25 * 12 + 0.75 * 6]
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("chunk_length", [None, 1, 3])
 @pytest.mark.parametrize("wide", [0, 2_000])
-def test_batched_and_pattern_writers_compute_the_same_priorities(open_store, num_envs, chunk_length, wide):
+def test_batched_and_pattern_writers_compute_the_same_priorities(store, wide):
     """With `wide=0`, environments share chunks; large steps are stored in compressed chunks of each environment."""
-    all_priorities = []
-    for batched in (True, False):
-        store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
+    for num_envs, chunk_length in itertools.product((1, 3), (None, 1, 3)):
         values = np.arange(11 * num_envs).reshape(11, num_envs) * 7 % 13 - 6.0
         steps = {"td": values, "x": np.ones((11, num_envs)), "pad": np.zeros((11, num_envs, wide), np.uint8)}
-        if batched:
-            with store.batched_writer(num_envs, [td_error_pattern(4)], chunk_length=chunk_length) as writer:
-                for index in range(11):
-                    writer.append_batch({name: column[index] for name, column in steps.items()})
-            all_priorities.append(sorted(priorities(store)))
-            continue
+        with store.batched_writer(num_envs, [td_error_pattern(4)], chunk_length=chunk_length) as writer:
+            for index in range(11):
+                writer.append_batch({name: column[index] for name, column in steps.items()})
+        batched = sorted(priorities(store))
         for env in range(num_envs):
             with store.pattern_writer([td_error_pattern(4)], chunk_length=chunk_length) as writer:
                 for index in range(11):
                     writer.append({name: column[index, env] for name, column in steps.items()})
-        all_priorities.append(sorted(priorities(store)))
-    assert all_priorities[0] == all_priorities[1]
-    assert len(set(all_priorities[0])) > 3
+        with case(num_envs, chunk_length):
+            assert batched == sorted(priorities(store))
+            assert len(set(batched)) > 3
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """The trajectory writer: histories and their slices, partial steps, new columns, errors."""
 
 import gc
+import itertools
 import sys
 import warnings
 
 import numpy as np
 import pytest
-from helpers.support import raises
+from helpers.support import case, raises
 
 import engram
 from engram import ArraySpec, Table, selectors
@@ -40,10 +41,8 @@ def created_item(store, writer, trajectory):
 # --- slices --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunk_length", [None, 1, 2, 5])
-@pytest.mark.parametrize(
-    "index",
-    [
+def test_slices_work_like_those_of_a_list(store):
+    indices = [
         slice(None),
         slice(-2, None),
         slice(-3, -1),
@@ -56,29 +55,28 @@ def created_item(store, writer, trajectory):
         [3, 1, 4, 1],
         [-1, 0, -1],
         [np.int64(2), 0],
-    ],
-    ids=str,
-)
-def test_slices_work_like_those_of_a_list(store, index, chunk_length):
-    with store.writer(history=10, chunk_length=chunk_length) as writer:
-        count_up(writer, 6)
-        column = writer.history["y"][index]
-        expected = np.arange(6, dtype=np.float32)[index][:, None].repeat(2, axis=1)
-        assert len(column) == len(expected)
-        assert (tuple(column.shape), column.dtype) == (expected.shape, np.float32)
-        np.testing.assert_array_equal(column.numpy(), expected)
-        data = created_item(store, writer, {"y": column, "x": writer.history["x"][-1]})
-        np.testing.assert_array_equal(data["y"], expected[None])
-        assert data["x"].tolist() == [5]
+    ]
+    for chunk_length, index in itertools.product((None, 1, 2, 5), indices):
+        with case(chunk_length, index), store.writer(history=10, chunk_length=chunk_length) as writer:
+            count_up(writer, 6)
+            column = writer.history["y"][index]
+            expected = np.arange(6, dtype=np.float32)[index][:, None].repeat(2, axis=1)
+            assert len(column) == len(expected)
+            assert (tuple(column.shape), column.dtype) == (expected.shape, np.float32)
+            np.testing.assert_array_equal(column.numpy(), expected)
+            data = created_item(store, writer, {"y": column, "x": writer.history["x"][-1]})
+            np.testing.assert_array_equal(data["y"], expected[None])
+            assert data["x"].tolist() == [5]
 
 
-@pytest.mark.parametrize("index", [0, 3, -1, -6, np.int32(2)])
-def test_an_index_is_a_step_without_a_time_axis(store, index):
+def test_an_index_is_a_step_without_a_time_axis(store):
     with store.writer() as writer:
         count_up(writer, 6)
-        column = writer.history["y"][index]
-        assert (column.is_squeezed, tuple(column.shape)) == (True, (2,))
-        assert created_item(store, writer, [column])[0].tolist() == [[index % 6, index % 6]]
+        for index in (0, 3, -1, -6, np.int32(2)):
+            column = writer.history["y"][index]
+            with case(index):
+                assert (column.is_squeezed, tuple(column.shape)) == (True, (2,))
+                assert created_item(store, writer, [column])[0].tolist() == [[index % 6, index % 6]]
 
 
 def test_columns_of_an_item_can_differ_in_length_and_position(store):
@@ -146,26 +144,27 @@ def test_more_steps_than_were_appended_are_rejected(store):
     assert store.info()["t"].size == 0
 
 
-@pytest.mark.parametrize("index", [6, -7])
-def test_an_index_outside_the_history_is_rejected(store, index):
+def test_an_index_outside_the_history_is_rejected(store):
     with store.writer() as writer:
         count_up(writer, 6)
-        text = f"index {index} is out of range for column `x` of `history`, which has 6 steps"
-        with raises(IndexError, text):
-            writer.history["x"][index]
-        with raises(IndexError, text):
-            writer.history["x"][[0, index]]
+        for index in (6, -7):
+            text = f"index {index} is out of range for column `x` of `history`, which has 6 steps"
+            with raises(IndexError, text):
+                writer.history["x"][index]
+            with raises(IndexError, text):
+                writer.history["x"][[0, index]]
 
 
-@pytest.mark.parametrize("index", [1 << 63, -(1 << 100), 1 << 20_000], ids=int.bit_length)
-def test_an_index_of_more_than_64_bits_is_out_of_range(store, index):
+def test_an_index_of_more_than_64_bits_is_out_of_range(store):
     with store.writer() as writer:
         count_up(writer, 6)
         text = "an index of more than 64 bits is out of range for column `x` of `history`, which has 6 steps"
-        with raises(IndexError, text):
-            writer.history["x"][index]
-        with raises(IndexError, text):
-            writer.history["x"][[0, index]]
+        for index in (1 << 63, -(1 << 100), 1 << 20_000):
+            with case(index.bit_length()):
+                with raises(IndexError, text):
+                    writer.history["x"][index]
+                with raises(IndexError, text):
+                    writer.history["x"][[0, index]]
 
 
 def test_an_index_of_another_type_is_rejected(store):
@@ -450,19 +449,16 @@ def test_a_writer_is_freed_without_the_garbage_collector(store):
         gc.enable()
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
+def test_bad_options_are_rejected(store):
+    for options, text in (
         ({"history": 0}, "`history` must be at least 1; got 0"),
         ({"chunk_length": 0}, "`chunk_length` must be at least 1; got 0"),
         ({"max_in_flight_items": 0}, "`max_in_flight_items` must be at least 1; got 0"),
         ({"compression": "zip"}, '`compression` must be "auto", "delta" or "off"; got \'zip\' (str)'),
         ({"compression": True}, '`compression` must be "auto", "delta" or "off"; got True (bool)'),
-    ],
-)
-def test_bad_options_are_rejected(store, options, text):
-    with raises(InvalidArgumentError, text):
-        store.writer(**options)
+    ):
+        with case(options), raises(InvalidArgumentError, text):
+            store.writer(**options)
 
 
 def test_every_combination_of_history_and_chunk_length_works(store):
@@ -474,19 +470,16 @@ def test_every_combination_of_history_and_chunk_length_works(store):
                 assert data["x"].tolist() == [list(range(20 - history, 20))]
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"table": 1}, "`table` must be a str, the name of a table; got 1 (int)"),
-        ({"table": "t", "priority": None}, "`priority` must be a number; got None"),
-        ({"table": "t", "num_steps": "two"}, "`num_steps` must be an integer; got 'two' (str)"),
-    ],
-)
-def test_arguments_of_wrong_types_are_rejected(store, options, text):
+def test_arguments_of_wrong_types_are_rejected(store):
     with store.writer() as writer:
         count_up(writer, 2)
-        with raises(InvalidArgumentError, text):
-            writer.create_item(**{"num_steps": 1, **options})
+        for options, text in (
+            ({"table": 1}, "`table` must be a str, the name of a table; got 1 (int)"),
+            ({"table": "t", "priority": None}, "`priority` must be a number; got None"),
+            ({"table": "t", "num_steps": "two"}, "`num_steps` must be an integer; got 'two' (str)"),
+        ):
+            with case(options), raises(InvalidArgumentError, text):
+                writer.create_item(**{"num_steps": 1, **options})
 
 
 @pytest.mark.parametrize("base", [engram.TrajectoryWriter, engram.PatternWriter])
