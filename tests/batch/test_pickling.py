@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from helpers.store_types import doors
 from helpers.support import raises, run_python
 
 import engram
@@ -137,6 +138,7 @@ def test_changes_of_a_batch_are_copied(open_store):
         assert copied.info.priority.tolist() == [9.0] * 5
 
 
+@pytest.mark.parametrize("open_store", doors(slow=["in_process", "sharded"]), indirect=True)
 def test_another_process_reads_a_pickle(open_store, tmp_path):
     """Its named tuples are of new classes with the same names and fields, as those that a client samples there."""
     batch = filled_store(open_store).sample("t", 5, pad=True)

@@ -88,7 +88,7 @@ waiting.start()
 batches = iter(engram.Dataset(store, "t", 1))
 starting = threading.Thread(target=lambda: next(batches))
 starting.start()
-for _ in range(20):
+for _ in range(8):
     in_child(lambda: expect_forked_error("store", lambda: store.sample("t", 1)))
 store.insert({"x": 1}, {"t": 1.0})
 waiting.join()

@@ -2,7 +2,6 @@
 
 import textwrap
 
-import pytest
 from helpers import support
 
 CHECK = 0.1
@@ -16,7 +15,6 @@ def run_python(code: str) -> str:
 
 def test_sample_of_an_empty_table():
     output = run_python("""
-        import engram
         store = engram.Store([engram.Table("replay")])
         try:
             store.sample("replay", 4)
@@ -34,7 +32,6 @@ def test_sample_of_an_empty_table():
 
 def test_sample_of_items_in_an_unfinished_chunk():
     output = run_python("""
-        import engram
         store = engram.Store([engram.Table("replay")])
         writer = store.pattern_writer([engram.Pattern("replay", num_steps=1)], chunk_length=10)
         writer.append({"x": 1})
@@ -49,22 +46,24 @@ def test_sample_of_items_in_an_unfinished_chunk():
     assert "; this is the only thread of the process" in output
 
 
-def test_sample_that_another_thread_may_end_waits():
+def test_a_wait_that_another_thread_may_end():
     output = run_python("""
-        import engram, threading, time
-        store = engram.Store([engram.Table("replay")])
-        def insert():
+        import threading, time
+        store = engram.Store([engram.Table("t"), engram.Table("u")])
+        def insert(table):
             time.sleep(0.5)
-            store.insert({"x": 1}, {"replay": 1.0})
-        threading.Thread(target=insert).start()
-        print(store.sample("replay", 1).data["x"])
+            store.insert({"x": 1}, {table: 1.0})
+        threading.Thread(target=insert, args=["t"]).start()
+        print(store.sample("t", 1).data["x"])
+        threading.Thread(target=insert, args=["u"]).start()
+        print(next(iter(engram.Dataset(store, "u", 1))).data["x"])
     """)
-    assert output == "[1]\n"
+    assert output == "[1]\n[1]\n"
 
 
 def test_sample_that_a_client_may_end_waits():
     output = run_python("""
-        import subprocess, sys, engram
+        import subprocess, sys
         with engram.Server([engram.Table("replay")]) as server:
             code = f'''
         import time, engram
@@ -79,17 +78,18 @@ def test_sample_that_a_client_may_end_waits():
     assert output == "[1]\n"
 
 
-def test_a_timeout_of_sample_is_kept():
+def test_timeouts_are_kept():
     output = run_python("""
-        import time, engram
+        import time
         store = engram.Store([engram.Table("replay")])
         begin = time.monotonic()
         try:
             store.sample("replay", 1, timeout=0.5)
         except engram.errors.DeadlineExceededError:
             print(time.monotonic() - begin > 0.45)
+        print(list(engram.Dataset(store, "replay", 1, timeout=0.5)))
     """)
-    assert output == "True\n"
+    assert output == "True\n[]\n"
 
 
 def test_insert_into_a_full_queue():
@@ -117,7 +117,6 @@ def test_insert_into_a_full_queue():
 
 def test_insert_that_waits_for_the_disk_is_not_a_deadlock(tmp_path):
     output = run_python(f"""
-        import engram
         with engram.Store.open({str(tmp_path)!r}, [engram.Table("t")], durability="disk", sync_interval=0.3) as store:
             for value in range(2):
                 store.insert({{"x": value}}, {{"t": 1.0}})
@@ -128,7 +127,6 @@ def test_insert_that_waits_for_the_disk_is_not_a_deadlock(tmp_path):
 
 def test_sample_takes_nothing_if_there_are_too_few_items():
     output = run_python("""
-        import engram
         store = engram.Store([engram.Table.queue("q", max_size=5)])
         for value in range(3):
             store.insert({"x": value}, {"q": 1.0})
@@ -144,7 +142,6 @@ def test_sample_takes_nothing_if_there_are_too_few_items():
 
 def test_insert_that_an_expiring_item_may_end_waits():
     output = run_python("""
-        import engram
         limiter = engram.rate_limiters.Queue(1)
         store = engram.Store([engram.Table("t", ttl=0.5, rate_limiter=limiter)])
         for value in range(2):
@@ -182,31 +179,8 @@ def test_dataset_that_waits_for_more_items():
     assert output == 2 * text
 
 
-def test_a_wait_of_a_dataset_that_another_thread_may_end():
-    output = run_python("""
-        import engram, threading, time
-        store = engram.Store([engram.Table("replay")])
-        def insert():
-            time.sleep(0.5)
-            store.insert({"x": 1}, {"replay": 1.0})
-        threading.Thread(target=insert).start()
-        print(next(iter(engram.Dataset(store, "replay", 1))).data["x"])
-    """)
-    assert output == "[1]\n"
-
-
-def test_a_timeout_of_a_dataset_is_kept():
-    output = run_python("""
-        import engram
-        store = engram.Store([engram.Table("replay")])
-        print(list(engram.Dataset(store, "replay", 1, timeout=0.5)))
-    """)
-    assert output == "[]\n"
-
-
 def test_each_dataset_that_waits_raises():
     output = run_python("""
-        import engram
         store = engram.Store([engram.Table("replay")])
         errors = []
         for _ in range(2):
@@ -219,28 +193,32 @@ def test_each_dataset_that_waits_raises():
     assert output == "2\n"
 
 
-@pytest.mark.parametrize("other", ["iter(engram.Dataset(store, 'other', 1))", "engram.Server(store)"])
-def test_a_wait_of_a_dataset_that_another_reader_or_a_client_may_end(other):
-    output = run_python(f"""
-        import engram, os, signal
+def test_a_wait_of_a_dataset_that_another_reader_or_a_client_may_end():
+    output = run_python("""
+        import signal
         def end(*_):
-            print("still waits", flush=True)
-            os._exit(0)
-        store = engram.Store([engram.Table("replay"), engram.Table("other")])
-        store.insert({{"x": 1}}, {{"other": 1.0}})
-        other = {other}
-        if not isinstance(other, engram.Server):
-            next(other)
+            raise TimeoutError
         signal.signal(signal.SIGALRM, end)
-        signal.setitimer(signal.ITIMER_REAL, 0.5)
-        list(engram.Dataset(store, "replay", 1))
+        store = engram.Store([engram.Table("replay"), engram.Table("other")])
+        store.insert({"x": 1}, {"other": 1.0})
+        def check():
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            try:
+                list(engram.Dataset(store, "replay", 1))
+            except TimeoutError:
+                print("still waits")
+        with engram.Dataset(store, "other", 1) as other:
+            batches = iter(other)
+            next(batches)
+            check()
+        with engram.Server(store):
+            check()
     """)
-    assert output == "still waits\n"
+    assert output == 2 * "still waits\n"
 
 
 def test_a_wait_of_a_dataset_for_the_disk_is_not_a_deadlock(tmp_path):
     output = run_python(f"""
-        import engram
         tables = [engram.Table.queue("q", max_size=2)]
         with engram.Store.open({str(tmp_path)!r}, tables, durability="disk", sync_interval=0.3) as store:
             for value in range(2):

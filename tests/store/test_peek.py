@@ -256,7 +256,7 @@ def test_peeks_while_the_table_changes(open_store):
     thread = threading.Thread(target=insert)
     thread.start()
     try:
-        for _ in range(100):
+        for _ in range(30):
             items = store.peek("t", 5, order="newest").items
             assert [item.age for item in items] == sorted(item.age for item in items)
             assert store.histogram("t", "age").table_size <= 200

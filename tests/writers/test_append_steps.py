@@ -5,7 +5,7 @@ import re
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from helpers.store_types import STORE_TYPES
+from helpers.store_types import STORE_TYPES, doors
 from helpers.support import BackgroundCall, raises, run_python, wait_until
 from hypothesis import given
 
@@ -112,6 +112,7 @@ def ways(draw):
 
 
 class TestPatternWriter:
+    @pytest.mark.parametrize("two_stores", doors(slow=["sharded"]), indirect=True)
     @given(
         ways=ways(),
         lengths=st.lists(st.integers(0, 70), max_size=3),
@@ -279,6 +280,7 @@ class TestPatternWriter:
 
 
 class TestBatchedWriter:
+    @pytest.mark.parametrize("two_stores", doors(slow=["sharded"]), indirect=True)
     @given(
         ways=ways(),
         lead=st.tuples(st.integers(1, 5), st.integers(1, 80)),
@@ -479,6 +481,7 @@ def test_a_wait_ends_with_its_table(open_store, kind):
 def test_a_deadlock_is_reported():
     program = """
 import numpy as np, engram
+engram._engram.set_only_thread_checks(0.1, 0.1)
 store = engram.Store([engram.Table.queue("q", max_size=20)])
 writer = store.pattern_writer([engram.Pattern("q", num_steps=1)])
 try:

@@ -9,7 +9,7 @@ import pytest
 from engram import Client, Pattern, Table
 from engram.errors import SignatureError
 
-LARGE = 2**26
+LARGE = 2**25
 
 
 @pytest.fixture
