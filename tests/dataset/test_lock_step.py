@@ -10,7 +10,7 @@ from helpers.support import BackgroundCall, fill, runs_all_tests, sample_x
 
 from engram import Dataset, Table, selectors
 
-SIZES = range(1, 9) if runs_all_tests() else (1, 2, 3, 8)
+SIZES = range(1, 9) if runs_all_tests() else (1, 2, 8)
 
 
 def batches(store, table, n):
