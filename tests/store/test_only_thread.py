@@ -13,37 +13,39 @@ def run_python(code: str) -> str:
     return support.run_python(set_checks + textwrap.dedent(code))
 
 
-def test_sample_of_an_empty_table():
+def test_sample_that_waits_for_more_items():
     output = run_python("""
-        store = engram.Store([engram.Table("replay")])
-        try:
-            store.sample("replay", 4)
-        except engram.errors.UnsatisfiableError as error:
-            print(error)
-        store.insert({"x": 1}, {"replay": 1.0})
-        assert store.sample("replay", 4).data["x"].tolist() == [1, 1, 1, 1]
-    """)
-    assert output == (
-        "`sample` waits for 4 items of table `replay`, and has taken none; `replay`: sampling waits: the table is "
-        "empty (MinSize); this is the only thread of the process, so nothing is inserted while it waits: insert more "
-        "before you sample, call `flush` of the writers, or pass `timeout`\n"
-    )
+        def sample(store, table, *arguments, **options):
+            try:
+                store.sample(table, *arguments, **options)
+            except engram.errors.UnsatisfiableError as error:
+                print(error)
 
+        store = engram.Store([engram.Table("empty"), engram.Table("unsent"), engram.Table.queue("q", max_size=5)])
+        sample(store, "empty", 4)
+        store.insert({"x": 1}, {"empty": 1.0})
+        assert store.sample("empty", 4).data["x"].tolist() == [1, 1, 1, 1]
 
-def test_sample_of_items_in_an_unfinished_chunk():
-    output = run_python("""
-        store = engram.Store([engram.Table("replay")])
-        writer = store.pattern_writer([engram.Pattern("replay", num_steps=1)], chunk_length=10)
+        writer = store.pattern_writer([engram.Pattern("unsent", num_steps=1)], chunk_length=10)
         writer.append({"x": 1})
-        try:
-            store.sample("replay", 1)
-        except engram.errors.UnsatisfiableError as error:
-            print(error)
+        sample(store, "unsent", 1)
         writer.flush()
-        assert store.sample("replay", 1).data["x"].tolist() == [[1]]
+        assert store.sample("unsent", 1).data["x"].tolist() == [[1]]
+
+        for value in range(3):
+            store.insert({"x": value}, {"q": 1.0})
+        sample(store, "q", 5, at_least=4)
+        assert store.sample("q", 3).data["x"].tolist() == [0, 1, 2]
     """)
-    assert "unfinished chunk" in output
-    assert "; this is the only thread of the process" in output
+    empty, unsent, too_few = output.splitlines()
+    assert empty == (
+        "`sample` waits for 4 items of table `empty`, and has taken none; `empty`: sampling waits: the table is "
+        "empty (MinSize); this is the only thread of the process, so nothing is inserted while it waits: insert more "
+        "before you sample, call `flush` of the writers, or pass `timeout`"
+    )
+    assert "unfinished chunk" in unsent
+    assert "; this is the only thread of the process" in unsent
+    assert too_few.startswith("`sample` waits for at least 4 items of table `q`, and has taken none; ")
 
 
 def test_a_wait_that_another_thread_may_end():
@@ -113,31 +115,6 @@ def test_insert_into_a_full_queue():
         "before you insert more, or pass `timeout`\n"
         for has in ("no table has the item", "only `other` has the item", "only `other` has the item")
     )
-
-
-def test_insert_that_waits_for_the_disk_is_not_a_deadlock(tmp_path):
-    output = run_python(f"""
-        with engram.Store.open({str(tmp_path)!r}, [engram.Table("t")], durability="disk", sync_interval=0.3) as store:
-            for value in range(2):
-                store.insert({{"x": value}}, {{"t": 1.0}})
-            print(store.info()["t"].size)
-    """)
-    assert output == "2\n"
-
-
-def test_sample_takes_nothing_if_there_are_too_few_items():
-    output = run_python("""
-        store = engram.Store([engram.Table.queue("q", max_size=5)])
-        for value in range(3):
-            store.insert({"x": value}, {"q": 1.0})
-        try:
-            store.sample("q", 5, at_least=4)
-        except engram.errors.UnsatisfiableError as error:
-            print(error)
-        print(store.sample("q", 3).data["x"])
-    """)
-    assert output.startswith("`sample` waits for at least 4 items of table `q`, and has taken none; ")
-    assert output.endswith("\n[0 1 2]\n")
 
 
 def test_insert_that_an_expiring_item_may_end_waits():
@@ -217,14 +194,15 @@ def test_a_wait_of_a_dataset_that_another_reader_or_a_client_may_end():
     assert output == 2 * "still waits\n"
 
 
-def test_a_wait_of_a_dataset_for_the_disk_is_not_a_deadlock(tmp_path):
+def test_a_wait_for_the_disk_is_not_a_deadlock(tmp_path):
     output = run_python(f"""
         tables = [engram.Table.queue("q", max_size=2)]
         with engram.Store.open({str(tmp_path)!r}, tables, durability="disk", sync_interval=0.3) as store:
             for value in range(2):
                 store.insert({{"x": value}}, {{"q": 1.0}})
+            print(store.info()["q"].size)
             batches = iter(engram.Dataset(store, "q", 1))
             print([next(batches).data["x"].item() for _ in range(2)])
             batches.close()
     """)
-    assert output == "[0, 1]\n"
+    assert output == "2\n[0, 1]\n"
