@@ -1,7 +1,7 @@
 """Errors of wrong argument types name the argument, the value and what is allowed."""
 
 import pytest
-from helpers.support import raises
+from helpers.support import case, raises
 
 import engram
 from engram import Dataset, Pattern, Store, Table
@@ -13,9 +13,9 @@ TIMEOUT = "`timeout` must be a number of seconds, at least 0, or None to wait fo
 BOOLEAN = "must be True or False; got 'yes' (str)"
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
+def test_methods_of_a_store_reject_wrong_types(open_store):
+    store = open_store(Table("t"))
+    cases = [
         (lambda store: store.sample(3, 2), TABLE),
         (lambda store: store.sample("t", 1, timeout="x"), TIMEOUT),
         (lambda store: store.sample("t", 1, pad="yes"), f"`pad` {BOOLEAN}"),
@@ -34,11 +34,10 @@ BOOLEAN = "must be True or False; got 'yes' (str)"
         (lambda store: Dataset(store, 3), TABLE),
         (lambda store: Dataset(store, "t", timeout="x"), TIMEOUT),
         (lambda store: Dataset(store, "t", pad="yes"), f"`pad` {BOOLEAN}"),
-    ],
-)
-def test_methods_of_a_store_reject_wrong_types(open_store, call, text):
-    with raises(InvalidArgumentError, text):
-        call(open_store(Table("t")))
+    ]
+    for number, (call, text) in enumerate(cases):
+        with case(number), raises(InvalidArgumentError, text):
+            call(store)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +60,9 @@ def test_writers_reject_unknown_options(open_store, call):
         call(open_store(Table("t")))
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
+def test_methods_of_a_writer_reject_wrong_types(open_store):
+    store = open_store(Table("t"))
+    cases = [
         (lambda writer: writer.append({"x": 1}, partial_step="yes"), f"`partial_step` {BOOLEAN}"),
         (lambda writer: writer.create_item(3, num_steps=1), TABLE),
         (lambda writer: writer.create_item("t", "high"), "`priority` must be a number; got 'high' (str)"),
@@ -72,13 +71,12 @@ def test_writers_reject_unknown_options(open_store, call):
         (lambda writer: writer.end_episode("x"), TIMEOUT),
         (lambda writer: writer.end_episode(clear="yes"), f"`clear` {BOOLEAN}"),
         (lambda writer: writer.close("x"), TIMEOUT),
-    ],
-)
-def test_methods_of_a_writer_reject_wrong_types(open_store, call, text):
-    with open_store(Table("t")).writer() as writer:
-        with raises(InvalidArgumentError, text):
-            call(writer)
-        writer.append({"x": 1})
+    ]
+    for number, (call, text) in enumerate(cases):
+        with case(number), store.writer() as writer:
+            with raises(InvalidArgumentError, text):
+                call(writer)
+            writer.append({"x": 1})
 
 
 PATH = "`path` must be a path, as a str or os.PathLike; got 3 (int)"

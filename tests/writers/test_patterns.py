@@ -4,7 +4,7 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from helpers.support import raises
+from helpers.support import case, raises
 
 from engram import ArraySpec, Pattern, Table, selectors
 from engram.errors import (
@@ -73,9 +73,8 @@ def test_items_may_be_nests(store):
     assert (data.new.tolist(), data.old[0].tolist(), data.old[1]["z"].tolist()) == ([1], [[0, 1]], [[0, 1]])
 
 
-@pytest.mark.parametrize(
-    ("when", "expected"),
-    [
+def test_conditions_select_steps(store):
+    cases = [
         ([step_index() == 2], [2, 7]),
         ([step_index() != 2], [0, 1, 3, 4, 5, 6, 8]),
         ([step_index() < 2], [0, 1, 5, 6]),
@@ -95,10 +94,10 @@ def test_items_may_be_nests(store):
         ([column(lambda s: s["x"]) % 4 == 0], [0, 4, 8]),
         ([column(lambda s: s["y"][0]) == 30], [3]),
         ([column(lambda s: s["y"][0]) == 5], []),
-    ],
-)
-def test_conditions_select_steps(store, when, expected):
-    assert items(store, Pattern("t", lambda s: s["x"][-1], when=when), [5, 4]) == expected
+    ]
+    for number, (when, expected) in enumerate(cases):
+        with case(number, expected):
+            assert items(store, Pattern("t", lambda s: s["x"][-1], when=when), [5, 4]) == expected
 
 
 def test_steps_since_applied_counts_from_the_last_item(store):
