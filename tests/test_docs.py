@@ -32,11 +32,14 @@ PAGES_WITH_CODE = [page for page in PAGES if list(blocks(page.read_text(encoding
 
 
 PAGES_WITH_TORCH = {"coming-from-alf.md", "coming-from-torchrl.md"}
+PAGES_WITH_AGENTS = {"coming-from-ftw.md", "ftw.md"}
 
 
 def page_param(page):
-    """A page, marked if its code needs PyTorch or Ray."""
+    """A page, marked if its code needs PyTorch or Ray, or compiles agents."""
     marks = [pytest.mark.frameworks, pytest.mark.torch] if page.name in PAGES_WITH_TORCH else []
+    if page.name in PAGES_WITH_AGENTS:
+        marks = [pytest.mark.slow]
     if page.name == "distributed.md":
         marks = [pytest.mark.ray, pytest.mark.timeout(300)]
     return pytest.param(page, marks=marks, id=page.relative_to(ROOT).as_posix())
@@ -120,12 +123,15 @@ def example(doc):
     return textwrap.dedent("\n".join(lines))
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_docstring_examples_run(name):
-    code = example(EXAMPLES[name])
-    if name.lower().endswith("dataset"):
-        code = f"store.insert(episode[0], {{'replay': 1.0}})\n{code}\n    break"
-    run_python(f"{PRELUDE}\n{code}")
+def test_docstring_examples_run():
+    """All in one process, each with names of its own."""
+    programs = {}
+    for name, doc in EXAMPLES.items():
+        code = example(doc)
+        if name.lower().endswith("dataset"):
+            code = f"store.insert(episode[0], {{'replay': 1.0}})\n{code}\n    break"
+        programs[name] = f"{PRELUDE}\n{code}"
+    run_python(f"for name, code in {programs!r}.items():\n    exec(compile(code, name, 'exec'), {{}})")
 
 
 # --- deliberate differences ----------------------------------------------------------------------

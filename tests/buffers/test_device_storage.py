@@ -27,13 +27,23 @@ from engram import ArraySpec
 from engram.buffers import JaxArrays, ReplayBuffer, Sequences, TorchTensors, Transitions
 from engram.errors import ClosedError
 
+pytestmark = pytest.mark.usefixtures("fast_compilation")
+
 per_storage = pytest.mark.parametrize("storage", STORAGES)
 per_block = pytest.mark.parametrize("block", BLOCKS)
 
 
+def per_case_and_block(cases, always):
+    """Parametrizes a test by cases and by sizes of blocks; combinations that are not in `always` are slow."""
+    combinations = [(case, block) for case in cases for block in BLOCKS]
+    return pytest.mark.parametrize(
+        ("case", "block"),
+        [pytest.param(*each, marks=[] if each in always else pytest.mark.slow) for each in combinations],
+    )
+
+
 @per_storage
-@per_block
-@pytest.mark.parametrize("case", CASES)
+@per_case_and_block(CASES, always=[*((case, BLOCKS[0]) for case in CASES), ("transitions-stack", BLOCKS[1])])
 def test_batches_are_those_of_a_buffer_in_memory(monkeypatch, storage, block, case):
     pair = open_pair(monkeypatch, storage, block, **CASES[case])
     driver = Driver(*pair, seed=1)
@@ -89,10 +99,11 @@ def test_later_steps_do_not_change_a_batch(storage):
 
 @per_storage
 def test_the_steps_of_a_call_larger_than_a_block_are_all_written(monkeypatch, storage):
-    pair = open_pair(monkeypatch, storage, 100, capacity=NUM_ENVS * 70)
-    driver = Driver(*pair)
-    driver.call("add_steps", driver.steps(NUM_ENVS, 61))
-    driver.call("add_steps", driver.steps(NUM_ENVS, 61))
+    signature = {"x": ArraySpec((9,), np.float32)}
+    pair = open_pair(monkeypatch, storage, 100, capacity=NUM_ENVS * 70, signature=signature)
+    for steps in np.random.default_rng(0).normal(size=(2, NUM_ENVS, 61, 9)).astype(np.float32):
+        for buffer in pair:
+            buffer.add_steps({"x": steps})
     assert_same_contents(*pair)
 
 
@@ -124,8 +135,9 @@ def test_a_block_has_each_cell_once_and_zeros_as_padding(monkeypatch, storage):
 
 
 @per_storage
-@per_block
-@pytest.mark.parametrize("case", ["steps", "transitions", "sequences-stack", "episodes"])
+@per_case_and_block(
+    ["steps", "transitions", "sequences-stack", "episodes"], always=[("transitions", BLOCKS[1])]
+)
 def test_saves_fit_buffers_in_memory_and_on_devices(monkeypatch, tmp_path, storage, block, case):
     pair = open_pair(monkeypatch, storage, block, **CASES[case])
     driver = Driver(*pair, seed=2)
@@ -260,9 +272,12 @@ def test_jax_arrays_are_updated_in_place():
 
 @pytest.mark.jax
 def test_a_reward_of_64_bits_is_summed_on_the_host():
-    signature = SIGNATURE | {"reward": ArraySpec((), np.float64)}
+    specs = SIGNATURE | {"reward": ArraySpec((), np.float64)}
+    names = ("obs", "next_obs", "reward", "terminated", "truncated")
+    signature = {name: specs[name] for name in names}
     buffer = ReplayBuffer(9, signature=signature, items=Transitions(discount=0.9), storage=JaxArrays())
-    buffer.add(step(0, ended=True) | {"reward": 1.0 + 2**-40})
+    values = step(0, ended=True) | {"reward": 1.0 + 2**-40}
+    buffer.add({name: values[name] for name in names})
     assert on_host(buffer.sample(1).data["reward"])[0] == "float32"
     (batch,) = buffer.scan(steps=True)
     assert is_on_device(batch.data["obs"]["screen"])

@@ -172,9 +172,10 @@ def assert_same_contents(expected, found):
     """Checks all that can be read of a buffer on a device against one in memory, with the same random choices."""
     assert (len(expected), expected.num_items) == (len(found), found.num_items)
     if expected.num_items:
-        for n in (1, 5):
+        for n in (1, 4):
             assert_same_batches(expected.sample(n), found.sample(n))
-    readers = [(each.epoch(4), each.scan(4), each.scan(8, steps=True)) for each in (expected, found)]
+    # Batches of equal sizes: JAX compiles the code for each size.
+    readers = [(each.epoch(4), each.scan(4), each.scan(4, steps=True)) for each in (expected, found)]
     for one, other in zip(*readers, strict=True):
         for batch, found_batch in zip(one, other, strict=True):
             assert_same_batches(batch, found_batch)

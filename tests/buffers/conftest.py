@@ -1,0 +1,16 @@
+"""Fixtures of the tests of replay buffers."""
+
+import pytest
+
+
+@pytest.fixture
+def fast_compilation(request):
+    """JAX compiles without optimizations: the tests call each compiled function a few times only."""
+    if request.node.get_closest_marker("jax") is None:
+        yield
+        return
+    jax = pytest.importorskip("jax")
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
