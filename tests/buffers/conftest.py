@@ -11,6 +11,6 @@ def fast_compilation(request):
         return
     jax = pytest.importorskip("jax")
     before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_disable_most_optimizations", True)  # noqa: FBT003, JAX's signature
     yield
     jax.config.update("jax_disable_most_optimizations", before)

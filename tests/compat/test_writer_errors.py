@@ -10,7 +10,7 @@ import time
 import pytest
 from helpers.compat_tables import serving, table
 from helpers.forks import needs_fork
-from helpers.support import BackgroundCall, raises, run_python, wait_until
+from helpers.support import BackgroundCall, raises, run_python, runs_all_tests, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import _sending
@@ -282,17 +282,26 @@ writer = write()
 
 
 # The last line of the program. `writer.itself` makes a reference cycle.
-@pytest.mark.parametrize("end", ["del writer", "", "sys.exit(0)", "writer.itself = writer"])
+ENDS = ["del writer", "", "sys.exit(0)", "writer.itself = writer"]
+
+
 @pytest.mark.parametrize("kind", ["structured", "legacy"])
-def test_garbage_collected_writers_wait_for_their_tables(kind, end):
-    with serving(reverb.Table.queue("queue", 1)) as (server, client):
-        ending = BackgroundCall(lambda: run_python(_program(server.port, kind, end)))
-        wait_until(lambda: client.server_info()["queue"].current_size == 1)
-        ending.join(0.7)
-        assert ending.is_alive()
-        values = sample_values(client, "queue", 4)
-        assert [value[0] if kind == "legacy" else value for value in values] == [0, 1, 2, 3]
-        ending.result()
+def test_garbage_collected_writers_wait_for_their_tables(kind):
+    """Each program has a table of its own, and all run at the same time."""
+    with serving(*(reverb.Table.queue(f"queue{number}", 1) for number in range(len(ENDS)))) as (server, client):
+        programs = [
+            _program(server.port, kind, end).replace('"queue"', f'"queue{number}"') for number, end in enumerate(ENDS)
+        ]
+        endings = [BackgroundCall(lambda code=code: run_python(code)) for code in programs]
+        for number in range(len(ENDS)):
+            name = f"queue{number}"
+            wait_until(lambda name=name: client.server_info()[name].current_size == 1, seconds=30)
+        endings[-1].join(0.7)
+        assert {end: ending.is_alive() for end, ending in zip(ENDS, endings, strict=True)} == dict.fromkeys(ENDS, True)
+        for number, (end, ending) in enumerate(zip(ENDS, endings, strict=True)):
+            values = sample_values(client, f"queue{number}", 4)
+            assert [value[0] if kind == "legacy" else value for value in values] == [0, 1, 2, 3], end
+            ending.result()
 
 
 @pytest.mark.parametrize("kind", ["structured", "legacy"])
@@ -346,5 +355,5 @@ client = reverb.Client(f"localhost:{{server.port}}")
 if True:{WRITERS[kind]}
 print(client.server_info()["queue"].current_size > -1)
 """
-    for _ in range(3):
+    for _ in range(3 if runs_all_tests() else 1):
         assert run_python(code) == "True\n"

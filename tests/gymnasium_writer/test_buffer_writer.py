@@ -104,9 +104,9 @@ KINDS = [
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", KINDS, ids=repr)
 @given(data=st.data())
-def test_items_equal_those_of_the_model(mode, kind, data):
+def test_items_equal_those_of_the_model(mode, data):
+    kind = data.draw(st.sampled_from(KINDS), "kind")
     scripts = data.draw(st.lists(LENGTHS, min_size=1, max_size=4), "scripts")
     masks = st.lists(st.booleans(), min_size=len(scripts), max_size=len(scripts))
     interrupt = data.draw(st.dictionaries(st.integers(0, 30), masks, max_size=3), "interrupt")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers.store_types import STORE_TYPES
 from helpers.vector_envs import MODES, Scripted, key_of, run, sequences, transitions, vector_of
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engram
@@ -15,20 +15,9 @@ from engram.gymnasium import Episodes, Sequences, Transitions, VectorWriter
 LENGTHS = st.lists(st.integers(-9, 9).filter(bool), min_size=1, max_size=4)
 
 
-def queue(name):
-    return engram.Table(
-        name, sampler=engram.selectors.Fifo(), remover=engram.selectors.Fifo(), max_times_sampled=1, max_size=100_000
-    )
-
-
 def stored(store, table):
-    """The items of a queue, one after the other."""
-    return [first(store.sample(table, 1).data) for _ in range(store.info()[table].size)]
-
-
-def first(nest):
-    """The first item of a batch."""
-    return {key: first(value) for key, value in nest.items()} if isinstance(nest, dict) else nest[0]
+    """The items of a table."""
+    return [sample.data for sample in store.scan(table, batch_size=None)]
 
 
 def assert_same(items, expected):
@@ -68,10 +57,32 @@ def kinds_of_items(draw):
     return draw(st.lists(st.sampled_from(kinds), min_size=1, unique=True))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("store_type", sorted(STORE_TYPES))
+def per_door_and_mode(*always):
+    """Parametrizes a test by the doors of a store and the modes of autoreset.
+
+    All combinations are slow except those in process, which have all modes, and those in `always`.
+    """
+    combinations = [(door, mode) for door in sorted(STORE_TYPES) for mode in MODES]
+    return pytest.mark.parametrize(
+        ("open_store", "mode"),
+        [
+            pytest.param(*each, marks=[] if each[0] == "in_process" or each in always else pytest.mark.slow)
+            for each in combinations
+        ],
+        indirect=["open_store"],
+    )
+
+
+@pytest.fixture
+def store(open_store):
+    """One store for all examples of a test."""
+    return open_store()
+
+
+@per_door_and_mode(("remote", "DISABLED"), ("sharded", "SAME_STEP"))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_items_equal_those_of_the_model(mode, store_type, data):
+def test_items_equal_those_of_the_model(mode, store, data):
     kinds = data.draw(kinds_of_items(), "kinds")
     scripts = data.draw(st.lists(LENGTHS, min_size=1, max_size=4), "scripts")
     masks = st.lists(st.booleans(), min_size=len(scripts), max_size=len(scripts))
@@ -79,7 +90,8 @@ def test_items_equal_those_of_the_model(mode, store_type, data):
     nested = data.draw(st.booleans(), "nested")
     chunk_length = data.draw(st.none() | st.integers(1, 6), "chunk_length")
     envs, logs = vector_of([Scripted(n, script, nested=nested) for n, script in enumerate(scripts)], mode)
-    store = STORE_TYPES[store_type]([queue(kind.table) for kind in kinds], seed=0)
+    for kind in kinds:
+        store.create_table(engram.Table(kind.table, max_size=100_000))
     try:
         with VectorWriter(store, envs, kinds, chunk_length=chunk_length) as writer:
             run(
@@ -92,17 +104,16 @@ def test_items_equal_those_of_the_model(mode, store_type, data):
             )
         check(store, kinds, logs)
     finally:
-        store.close()
-        if hasattr(store, "close_servers"):
-            store.close_servers()
+        for kind in kinds:
+            store.drop_table(kind.table)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@per_door_and_mode(("sharded", "NEXT_STEP"))
 def test_cart_pole_has_terminal_transitions_and_none_that_cross_resets(mode, open_store):
     envs, logs = vector_of([gymnasium.make("CartPole-v1", max_episode_steps=40) for _ in range(8)], mode)
     kinds = [Transitions("replay", discount=0.99), Sequences("sequences", length=30)]
-    signatures = [engram.Table(kind.table, signature=kind.signature(envs)) for kind in kinds]
-    store = open_store(*(queue_like(table) for table in signatures))
+    tables = [engram.Table(kind.table, signature=kind.signature(envs), max_size=100_000) for kind in kinds]
+    store = open_store(*tables)
     with VectorWriter(store, envs, kinds) as writer:
         run(writer, envs, 400, rng=np.random.default_rng(1))
     found = check(store, kinds, logs)
@@ -116,14 +127,3 @@ def test_cart_pole_has_terminal_transitions_and_none_that_cross_resets(mode, ope
     # Every step of every episode that ended is in a sequence.
     steps = sum(len(episode) for episode in episodes if episode.ended)
     assert steps <= sum(item["valid"].sum() for item in found["sequences"])
-
-
-def queue_like(table):
-    return engram.Table(
-        table.name,
-        signature=table.signature,
-        sampler=engram.selectors.Fifo(),
-        remover=engram.selectors.Fifo(),
-        max_times_sampled=1,
-        max_size=100_000,
-    )
