@@ -169,47 +169,60 @@ def test_items_that_do_not_match_the_signature(open_store):
         read_minari(store, "made-up-v0", [items])
 
 
+CLOSED = [
+    (5, DeadlineExceededError, "2 items are not in their tables after 0.2 s; they are dropped"),
+    (
+        100,
+        BackpressureError,
+        r"episode 0: the writer has \d+ items waiting for tables.* \(these items are dropped\), .*",
+    ),
+]
+
+
 @pytest.mark.filterwarnings("error")  # such as that of a writer whose items are lost
-@pytest.mark.parametrize(
-    ("steps", "error", "text"),
-    [
-        (5, DeadlineExceededError, "2 items are not in their tables after 0.5 s; they are dropped"),
-        (
-            100,
-            BackpressureError,
-            r"episode 0: the writer has \d+ items waiting for tables.* \(these items are dropped\), .*",
-        ),
-    ],
-)
-def test_a_closed_rate_limiter(open_store, steps, error, text):
-    dataset_of(buffer(steps, terminated=True))
-    store = open_store(Table.queue("t", max_size=3))
-    with pytest.raises(error, match=f"^the Minari dataset 'made-up-v0': {text}; `t`: inserting waits: ") as caught:
-        read_minari(store, "made-up-v0", [Transitions("t", discount=1.0)], timeout=0.5)
+def test_a_closed_rate_limiter(open_store):
+    store = open_store(*(Table.queue(f"t{steps}", max_size=3) for steps, _, _ in CLOSED))
+    errors = []  # their tracebacks keep all variables of the calls
+    for steps, error, text in CLOSED:
+        table, dataset = f"t{steps}", f"steps{steps}-v0"
+        dataset_of(buffer(steps, terminated=True), name=dataset)
+        with pytest.raises(
+            error, match=f"^the Minari dataset '{dataset}': {text}; `{table}`: inserting waits: "
+        ) as caught:
+            read_minari(store, dataset, [Transitions(table, discount=1.0)], timeout=0.2)
+        errors.append(caught)
     gc.collect()
-    assert store.info()["t"].size == 3
-    store.sample("t", 3)
-    assert store.info()["t"].size == 0, "no item is inserted later"
-    del caught  # until here, its traceback has kept all variables of the call
+    for steps, _, _ in CLOSED:
+        table = f"t{steps}"
+        assert store.info()[table].size == 3, table
+        store.sample(table, 3)
+        assert store.info()[table].size == 0, f"{table}: no item is inserted later"
+    del errors, caught
 
 
-@pytest.mark.parametrize(("steps", "error"), [(5, "DeadlineExceededError"), (100, "BackpressureError")])
-def test_a_closed_rate_limiter_in_the_only_thread(steps, error):
-    dataset_of(buffer(steps, terminated=True))
-    output = run_python(f"""
+def test_a_closed_rate_limiter_in_the_only_thread():
+    for steps in (5, 100):
+        dataset_of(buffer(steps, terminated=True), name=f"steps{steps}-v0")
+    output = run_python("""
 import engram
 from engram.gymnasium import Transitions
 from engram.minari import read_minari
-try:
-    read_minari(engram.Store([engram.Table.queue("t", max_size=3)]), "made-up-v0", [Transitions("t", discount=1.0)])
-except engram.errors.{error} as error:
-    print(error)
+engram._engram.set_only_thread_checks(0.1, 0.1)
+for steps in (5, 100):
+    try:
+        store = engram.Store([engram.Table.queue("t", max_size=3)])
+        read_minari(store, f"steps{steps}-v0", [Transitions("t", discount=1.0)])
+    except (engram.errors.DeadlineExceededError, engram.errors.BackpressureError) as error:
+        print(type(error).__name__, error)
 """)
-    assert " dropped" in output
-    assert output.endswith(
-        "; this is the only thread of the process, so nothing is sampled while it waits: sample in another thread "
-        "meanwhile, or read into a table that does not wait\n"
-    )
+    texts = output.splitlines()
+    assert [text.split()[0] for text in texts] == ["DeadlineExceededError", "BackpressureError"]
+    for text in texts:
+        assert " dropped" in text
+        assert text.endswith(
+            "; this is the only thread of the process, so nothing is sampled while it waits: sample in another thread "
+            "meanwhile, or read into a table that does not wait"
+        )
 
 
 def test_a_damaged_dataset(datasets_path):

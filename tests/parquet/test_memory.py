@@ -1,5 +1,6 @@
 """Tables that are larger than the batches and row groups are written and read within the memory of these."""
 
+import pytest
 from helpers.support import run_python
 
 PROGRAM = """
@@ -38,6 +39,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(tmp_path):
     """The table has 96 MiB, a row group 8 MiB and a batch 4 MiB."""
     prefix = f"{PROGRAM}\nPATH = {str(tmp_path / 't.parquet')!r}\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers.support import fill, raises, run_python
+from helpers.support import BackgroundCall, fill, raises, run_python
 
 from engram import ArraySpec, Store, Table, selectors
 from engram.errors import (
@@ -317,66 +317,84 @@ def test_items_that_do_not_match_the_signature(open_store, tmp_path):
 
 
 @pytest.mark.filterwarnings("error")  # such as that of a writer whose items are lost
-@pytest.mark.parametrize("time_axis", [False, True])
-def test_a_closed_rate_limiter(open_store, tmp_path, time_axis):
-    path = file_of(tmp_path, x=[[n] * (n + 1 if time_axis else 2) for n in range(5)])
-    store = open_store(Table.queue("t", max_size=3))
-    with pytest.raises(DeadlineExceededError) as caught:
-        read_parquet(store, "t", path, timeout=0.5, time_axis=time_axis)
-    text = (
-        "table `t` did not accept all items within 0.5 s; it has the first 3 of 5 items; `t`: inserting waits: Queue(3)"
-    )
-    assert str(caught.value).startswith(f"{path}, rows 0 to 4: {text} is full")
+def test_a_closed_rate_limiter(open_store, tmp_path):
+    store = open_store(Table.queue("t", max_size=3), Table.queue("with_time_axis", max_size=3))
+    errors = []  # their tracebacks keep all variables of the calls
+    for table, time_axis in (("t", False), ("with_time_axis", True)):
+        path = file_of(tmp_path, f"{table}.parquet", x=[[n] * (n + 1 if time_axis else 2) for n in range(5)])
+        with pytest.raises(DeadlineExceededError) as caught:
+            read_parquet(store, table, path, timeout=0.2, time_axis=time_axis)
+        errors.append(caught)
+        text = (
+            f"table `{table}` did not accept all items within 0.2 s; it has the first 3 of 5 items; `{table}`: "
+            "inserting waits: Queue(3)"
+        )
+        assert str(caught.value).startswith(f"{path}, rows 0 to 4: {text} is full")
     gc.collect()
-    assert store.info()["t"].size == 3
-    store.sample("t", 3)
-    assert store.info()["t"].size == 0, "no item is inserted later"
+    for table in ("t", "with_time_axis"):
+        assert store.info()[table].size == 3, table
+        store.sample(table, 3)
+        assert store.info()[table].size == 0, f"{table}: no item is inserted later"
 
 
-@pytest.mark.parametrize("equal_lengths", [False, True])
-def test_a_closed_rate_limiter_in_the_only_thread(tmp_path, equal_lengths):
-    path = file_of(tmp_path, x=[[n] * (2 if equal_lengths else n + 1) for n in range(3)])
+def test_a_closed_rate_limiter_in_the_only_thread(tmp_path):
+    expected = ""
+    for equal_lengths in (False, True):
+        path = file_of(
+            tmp_path, f"{equal_lengths}.parquet", x=[[n] * (2 if equal_lengths else n + 1) for n in range(3)]
+        )
+        refused, waits = "did not accept all items", "it waits"
+        if equal_lengths:
+            refused, waits = "does not accept more items now", "the call waits"
+        expected += (
+            f"{path}, rows 0 to 2: table `t` {refused}; it has the first 1 of 3 items; `t`: inserting "
+            "waits: Queue(1) is full: 1 inserted item is not sampled yet; this is the only thread of the process, so "
+            f"nothing is sampled while {waits}: sample in another thread meanwhile, or read into a table that does not "
+            "wait\n"
+        )
     output = run_python(f"""
 import engram
 from engram.parquet import read_parquet
-try:
-    read_parquet(engram.Store([engram.Table.queue("t", max_size=1)]), "t", {str(path)!r}, time_axis=True)
-except (engram.errors.DeadlineExceededError, engram.errors.BackpressureError) as error:
-    print(error)
+engram._engram.set_only_thread_checks(0.1, 0.1)
+for name in ("False", "True"):
+    path = f"{tmp_path}/{{name}}.parquet"
+    try:
+        read_parquet(engram.Store([engram.Table.queue("t", max_size=1)]), "t", path, time_axis=True)
+    except (engram.errors.DeadlineExceededError, engram.errors.BackpressureError) as error:
+        print(error)
 """)
-    refused, waits = "did not accept all items", "it waits"
-    if equal_lengths:
-        refused, waits = "does not accept more items now", "the call waits"
-    assert output == (
-        f"{path}, rows 0 to 2: table `t` {refused}; it has the first 1 of 3 items; `t`: inserting "
-        "waits: Queue(1) is full: 1 inserted item is not sampled yet; this is the only thread of the process, so "
-        f"nothing is sampled while {waits}: sample in another thread meanwhile, or read into a table that does not "
-        "wait\n"
-    )
+    assert output == expected
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("lengths", [[1, 2], [2, 2]])
-def test_the_timeout_is_that_of_a_batch(open_store, tmp_path, lengths):
-    """A table that accepts an item each 0.3 s would take 2.1 s."""
-    path = file_of(tmp_path, x=[[n] * lengths[n % 2] for n in range(8)])
-    store = open_store(Table.queue("t", max_size=1))
+def test_the_timeout_is_that_of_a_batch(open_store, tmp_path):
+    """A table that accepts an item each 0.2 s would take 1.4 s."""
+    tables = ("different_lengths", "equal_lengths")
+    store = open_store(*(Table.queue(table, max_size=1) for table in tables))
     stop = threading.Event()
 
-    def sample():
+    def sample(table):
         with suppress(ClosedError):
-            while not stop.wait(0.3):
-                store.sample("t", 1, timeout=10)
+            while not stop.wait(0.2):
+                store.sample(table, 1, timeout=10)
 
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
+    def read(table):
+        lengths = [2, 2] if table == "equal_lengths" else [1, 2]
+        path = file_of(tmp_path, f"{table}.parquet", x=[[n] * lengths[n % 2] for n in range(8)])
         with pytest.raises(DeadlineExceededError, match=rf"^{path}, rows 0 to 7: "):
-            read_parquet(store, "t", path, timeout=0.8, time_axis=True)
+            read_parquet(store, table, path, timeout=0.3, time_axis=True)
+
+    threads = [threading.Thread(target=sample, args=(table,)) for table in tables]
+    for thread in threads:
+        thread.start()
+    try:
+        for reading in [BackgroundCall(lambda table=table: read(table)) for table in tables]:
+            reading.result()
     finally:
         stop.set()
         store.close()
-        thread.join()
+        for thread in threads:
+            thread.join()
 
 
 def test_damaged_files(tmp_path):

@@ -5,6 +5,7 @@ import itertools
 import hypothesis.strategies as st
 import pytest
 from helpers.item_bits import bits_of, insert_random_items, nests
+from helpers.support import runs_all_tests
 from hypothesis import HealthCheck, given, settings
 
 from engram import Table
@@ -19,7 +20,10 @@ def store(open_store):
     return open_store()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=60 if runs_all_tests() else 20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(kinds=st.lists(nests(), min_size=1, max_size=2), count=st.integers(1, 5), sizes=st.data())
 def test_items_come_back_bit_for_bit(store, tmp_path, kinds, count, sizes):
     path = tmp_path / f"{next(NUMBERS)}"
