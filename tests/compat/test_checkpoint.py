@@ -214,7 +214,8 @@ def test_a_custom_checkpointer_must_return_checkpoint_paths(tmp_path):
         reverb.checkpointers.CheckpointerBase()
 
 
-def test_checkpoint_raises_without_a_server():
+def test_checkpoint_raises_without_a_server(monkeypatch):
+    monkeypatch.setattr("engram.compat.reverb.client._PROBE_TIMEOUT", 0.1)
     with pytest.raises(RuntimeError, match="the server at localhost:1 cannot be reached"):
         reverb.Client("localhost:1").checkpoint()
 

@@ -191,7 +191,7 @@ def test_a_server_that_requires_a_token_or_tls(tmp_path):
 
 def test_server_info_raises_after_its_timeout():
     with pytest.raises(DeadlineExceededError, match="ServerInfo call did not complete within provided timeout of 1s: "):
-        reverb.Client("localhost:1").server_info(1)
+        reverb.Client("localhost:1").server_info(1)  # an integer, as in Reverb: the shortest timeout
 
 
 def test_info_of_a_table_created_by_the_engine():
@@ -249,13 +249,22 @@ def calling(call, address):
             process.kill()
 
 
-@pytest.mark.parametrize("call", ["next(client.sample('t'))", "next(client.sample('t', 2))"])
+@pytest.mark.parametrize(
+    "call", ["next(client.sample('t'))", pytest.param("next(client.sample('t', 2))", marks=pytest.mark.slow)]
+)
 def test_ctrl_c_ends_a_waiting_call(call):
     with serving(table()) as (server, client), calling(call, client.server_address):
         wait_until(lambda: server._server_store.store.info()["t"].waiting_samples > 0)
 
 
-@pytest.mark.parametrize("call", ["client.server_info()", "client.insert([1], {'t': 1.0})", "client.reset('t')"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "client.insert([1], {'t': 1.0})",
+        pytest.param("client.server_info()", marks=pytest.mark.slow),
+        pytest.param("client.reset('t')", marks=pytest.mark.slow),
+    ],
+)
 def test_ctrl_c_ends_a_call_to_a_silent_port(call):
     with socket.create_server(("localhost", 0)) as silent, calling(call, f"localhost:{silent.getsockname()[1]}"):
         silent.settimeout(20)

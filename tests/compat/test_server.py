@@ -144,7 +144,8 @@ def test_wait_ends_when_another_thread_stops():
         assert waiting.result() is None
 
 
-def test_a_garbage_collected_server_stops():
+def test_a_garbage_collected_server_stops(monkeypatch):
+    monkeypatch.setattr("engram.compat.reverb.client._PROBE_TIMEOUT", 0.1)
     server = reverb.Server([table()], host="localhost")
     client = reverb.Client(f"localhost:{server.port}")
     del server

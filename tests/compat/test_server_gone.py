@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from engram.compat import reverb
+from engram.compat.reverb import _sending
 
 SERVER = """
 import sys
@@ -22,8 +23,9 @@ input()
 PROGRAM = """
 import sys, warnings
 from engram.compat import reverb
-from engram.compat.reverb import structured_writer as sw
+from engram.compat.reverb import _sending, structured_writer as sw
 warnings.filterwarnings("ignore", category=ResourceWarning)
+_sending.RECONNECT_TIMEOUT = float(sys.argv[2])
 client = reverb.Client("localhost:" + sys.argv[1])
 client.insert([-1], {"queue": 1.0})  # fills the queue
 structured = client.structured_writer([sw.create_config([sw.create_reference_step([0])[0][-1]], "queue")])
@@ -78,26 +80,34 @@ def start():
 
 
 @pytest.fixture
-def written(start):
-    """A server process, its port, and a program whose writers wait for its table."""
-    server = start(SERVER, 0, 1)
-    server.proceed()
-    port = server.read_line()
-    program = start(PROGRAM, port)
-    assert program.read_line() == "written"
-    return server, port, program
+def write(start):
+    """Returns a function that starts a server, and a program whose writers wait for its table.
+
+    It returns their processes, and the port of the server.
+    """
+
+    def write(reconnect_timeout):
+        server = start(SERVER, 0, 1)
+        server.proceed()
+        port = server.read_line()
+        program = start(PROGRAM, port, reconnect_timeout)
+        assert program.read_line() == "written"
+        return server, port, program
+
+    return write
 
 
-def test_a_program_ends_if_its_server_is_gone(written):
-    server, port, program = written
+def test_a_program_ends_if_its_server_is_gone(write):
+    assert _sending.RECONNECT_TIMEOUT == 5  # seconds
+    server, port, program = write(reconnect_timeout=0.3)
     server.kill()
     warnings = re.findall(r"UserWarning: (.*)", program.wait_for_exit())
     text = f"was closed before 3 items reached their table: the server at localhost:{port} cannot be reached"
     assert sorted(warnings) == [f"a StructuredWriter {text}", f"a Writer {text}"]
 
 
-def test_a_restarted_server_receives_the_items(written, start):
-    server, port, program = written
+def test_a_restarted_server_receives_the_items(write, start):
+    server, port, program = write(_sending.RECONNECT_TIMEOUT)
     another = start(SERVER, port, 100)
     server.kill()
     program.proceed()
