@@ -35,8 +35,7 @@ def check(batch, envs, strategy):
             assert reward == 0.25
 
 
-@given(st.data())
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(st.sampled_from(STRATEGIES), st.data())
 def test_goals_agree_with_the_model(strategy, data):
     num_envs, length = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))
     sampler = data.draw(st.sampled_from([selectors.Uniform(), selectors.Prioritized(0.5)]))

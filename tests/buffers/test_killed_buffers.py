@@ -1,11 +1,13 @@
 """A replay buffer in a file whose process is killed: the file has every step that was added, and none partly."""
 
+import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -82,17 +84,46 @@ def use_forever(path, items, added, seed):
             os.write(1, (",".join(map(str, added)) + "\n").encode())
 
 
-def run_until_killed(path, items, added, seed, seconds):
-    """Runs `use_forever` in a process; returns the last numbers that it has printed, and whether it has flushed."""
-    code = f"from test_killed_buffers import *; use_forever({str(path)!r}, {items!r}, {added}, {seed})"
+def fork_on_request(path, items):
+    """Forks a child that runs `use_forever` for each line of stdin, which has its arguments, until it is killed.
+
+    Prints the id of the child first, and how it ended last.
+    """
+    for line in sys.stdin:
+        added, seed = json.loads(line)
+        child = os.fork()
+        if not child:
+            os.write(1, f"pid {os.getpid()}\n".encode())
+            use_forever(path, items, added, seed)
+        _, status = os.waitpid(child, 0)
+        os.write(1, f"\nended {os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+@contextmanager
+def forking_process(path, items):
+    """A process that runs `fork_on_request`."""
+    code = f"from test_killed_buffers import *; fork_on_request({str(path)!r}, {items!r})"
     modules = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | modules) as process:
-        first = process.stdout.readline()
-        threading.Event().wait(seconds)
-        process.kill()
-        lines = [first, *process.stdout.read().splitlines()]
-    assert process.returncode == -signal.SIGKILL
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": os.environ | modules}
+    with subprocess.Popen([sys.executable, "-c", code], **options) as process:
+        yield process
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+def run_until_killed(process, added, seed, seconds):
+    """Runs `use_forever` in a child; returns the last numbers that it has printed, and whether it has flushed."""
+    process.stdin.write(json.dumps([added, seed]) + "\n")
+    process.stdin.flush()
+    pid = int(process.stdout.readline().removeprefix("pid "))
+    lines = [process.stdout.readline()]
+    threading.Event().wait(seconds)
+    os.kill(pid, signal.SIGKILL)
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("ended"):
+            break
+    assert lines.pop() == f"ended {-signal.SIGKILL}\n"
     counts = [line for line in lines if "," in line]
     printed = [int(number) for number in counts[-1].split(",")] if counts else added
     return printed, any(line.startswith("flushed") for line in lines)
@@ -146,14 +177,15 @@ def test_a_killed_process_loses_no_step_that_was_added(tmp_path, items, rounds):
     print(f"KILL_SEED={SEED}")  # noqa: T201, shown by pytest if the test fails
     rng = np.random.default_rng(SEED)
     added, flushed = [0] * NUM_ENVS, 0
-    for number in range(rounds):
-        printed, has_flushed = run_until_killed(tmp_path / "file", items, added, SEED + number, rng.uniform(0, 0.2))
-        buffer = open_buffer(tmp_path / "file", items)
-        added = check(buffer, items, printed)
-        flushed += has_flushed
-        if rng.random() < 0.3:
-            buffer.close()
-        del buffer
+    with forking_process(tmp_path / "file", items) as process:
+        for number in range(rounds):
+            printed, has_flushed = run_until_killed(process, added, SEED + number, rng.uniform(0, 0.2))
+            buffer = open_buffer(tmp_path / "file", items)
+            added = check(buffer, items, printed)
+            flushed += has_flushed
+            if rng.random() < 0.3:
+                buffer.close()
+            del buffer
     # How many calls a round makes depends on the machine; without any, the rounds would check nothing.
     assert flushed > 0
     assert sum(added) > LENGTH

@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-import pytest
 from helpers.buffer_model import BufferModel, assert_same_items, row, stacked
-from hypothesis import given
+from helpers.support import runs_all_tests
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram import selectors
@@ -172,14 +172,16 @@ class Pair:
                 self.model.priorities[key] = priority
 
 
-@given(st.data())
-@pytest.mark.parametrize("sampler", [selectors.Uniform(), selectors.Prioritized(0.5)])
+SAMPLERS = st.sampled_from([selectors.Uniform(), selectors.Prioritized(0.5)])
+
+
+@given(SAMPLERS, st.data())
 def test_a_buffer_agrees_with_the_model(sampler, data):
     run(sampler, data, None)
 
 
-@given(st.data())
-@pytest.mark.parametrize("sampler", [selectors.Uniform(), selectors.Prioritized(0.5)])
+@settings(max_examples=200 if runs_all_tests() else 25)
+@given(SAMPLERS, st.data())
 def test_a_buffer_in_a_file_agrees_with_the_model(sampler, data):
     with tempfile.TemporaryDirectory() as directory:
         run(sampler, data, MappedFile(Path(directory) / "file"))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from helpers import records
 from helpers.records import Head, each_damage, flip
-from helpers.support import raises, run_python, wait_until
+from helpers.support import raises, run_python, runs_all_tests, wait_until
 
 from engram import Store, Table, selectors
 from engram.buffers import ReplayBuffer
@@ -141,7 +141,7 @@ for number in range(1, 10**9):
 
 def test_a_killed_save_leaves_a_whole_file(tmp_path):
     rng = np.random.default_rng(0)
-    for _ in range(5):
+    for _ in range(5 if runs_all_tests() else 2):
         command = [sys.executable, "-c", SAVE_FOREVER, tmp_path / "save"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             process.stdout.readline()

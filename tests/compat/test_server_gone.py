@@ -25,7 +25,7 @@ import sys, warnings
 from engram.compat import reverb
 from engram.compat.reverb import _sending, structured_writer as sw
 warnings.filterwarnings("ignore", category=ResourceWarning)
-_sending.RECONNECT_TIMEOUT = float(sys.argv[2])
+_sending.RECONNECT_TIMEOUT, _sending.FIRST_PROBE_DELAY = map(float, sys.argv[2:])
 client = reverb.Client("localhost:" + sys.argv[1])
 client.insert([-1], {"queue": 1.0})  # fills the queue
 structured = client.structured_writer([sw.create_config([sw.create_reference_step([0])[0][-1]], "queue")])
@@ -86,11 +86,11 @@ def write(start):
     It returns their processes, and the port of the server.
     """
 
-    def write(reconnect_timeout):
+    def write(reconnect_timeout, first_probe_delay):
         server = start(SERVER, 0, 1)
         server.proceed()
         port = server.read_line()
-        program = start(PROGRAM, port, reconnect_timeout)
+        program = start(PROGRAM, port, reconnect_timeout, first_probe_delay)
         assert program.read_line() == "written"
         return server, port, program
 
@@ -98,8 +98,8 @@ def write(start):
 
 
 def test_a_program_ends_if_its_server_is_gone(write):
-    assert _sending.RECONNECT_TIMEOUT == 5  # seconds
-    server, port, program = write(reconnect_timeout=0.3)
+    assert (_sending.RECONNECT_TIMEOUT, _sending.FIRST_PROBE_DELAY) == (5, 0.5)  # seconds
+    server, port, program = write(reconnect_timeout=0.3, first_probe_delay=0.1)
     server.kill()
     warnings = re.findall(r"UserWarning: (.*)", program.wait_for_exit())
     text = f"was closed before 3 items reached their table: the server at localhost:{port} cannot be reached"
@@ -107,7 +107,7 @@ def test_a_program_ends_if_its_server_is_gone(write):
 
 
 def test_a_restarted_server_receives_the_items(write, start):
-    server, port, program = write(_sending.RECONNECT_TIMEOUT)
+    server, port, program = write(_sending.RECONNECT_TIMEOUT, _sending.FIRST_PROBE_DELAY)
     another = start(SERVER, port, 100)
     server.kill()
     program.proceed()

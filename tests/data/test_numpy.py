@@ -167,7 +167,7 @@ def test_steps_are_yielded_in_order(lengths, batch_size, max_batches, drop_remai
     with Store([queue()]) as store:
         fill(store, lengths)
         options = {"batch_size": batch_size, "max_batches": max_batches, "drop_remainder": drop_remainder}
-        elements = list(dataset(store, "t", steps=True, timeout=0.2, **options))
+        elements = list(dataset(store, "t", steps=True, timeout=0.01, **options))
     size = batch_size or 1
     batches = [slice(start, start + size) for start in range(0, len(steps), size)]
     batches = [batch for batch in batches if batch.stop <= len(steps) or not drop_remainder][:max_batches]
@@ -378,14 +378,14 @@ def block_sizes(monkeypatch):
         (Table("t"), (1,), {"steps": True}, [16, 64]),
         (Table("t"), (1,), {}, [16, 64]),
         (Table("t"), (2**20 - 1,), {}, [16, 4]),
-        (Table("t"), (5 * 2**20,), {}, [16, 1]),
+        (Table("t"), (5 * 2**20,), {"max_batches": 20}, [16, 1]),
     ],
 )
 def test_blocks_are_as_large_as_batches_and_item_sizes_allow(block_sizes, table, shape, options, expected):
     with Store([table]) as store:
         for _ in range(4):
             insert(store, np.zeros(shape, np.uint8))  # zeros: compressed to almost nothing
-        list(dataset(store, "t", max_batches=80, timeout=2.0, **options))
+        list(dataset(store, "t", **{"max_batches": 80, "timeout": 0.2, **options}))
     assert block_sizes == expected
 
 
@@ -417,7 +417,9 @@ def test_block_sizes_adapt_to_the_items_read(block_sizes):
 def test_steps_with_empty_cells_are_yielded(open_store):
     store = open_store(queue())
     insert(store, {"x": np.zeros([2, 0])}, {"x": np.zeros([2, 0])})
-    assert [element.data["x"].shape for element in dataset(store, "t", steps=True, batch_size=4, timeout=1)] == [(4, 0)]
+    assert [element.data["x"].shape for element in dataset(store, "t", steps=True, batch_size=4, timeout=0.1)] == [
+        (4, 0)
+    ]
 
 
 def test_the_parts_of_a_batch_are_concatenated_once(monkeypatch):
