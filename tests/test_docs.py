@@ -1,6 +1,7 @@
 """Examples in the documentation run, and print the documented output."""
 
 import inspect
+import json
 import re
 import textwrap
 from itertools import zip_longest
@@ -29,35 +30,86 @@ def blocks(text):
 
 
 PAGES_WITH_CODE = [page for page in PAGES if list(blocks(page.read_text(encoding="utf-8")))]
-
-
 PAGES_WITH_TORCH = {"coming-from-alf.md", "coming-from-torchrl.md"}
 PAGES_WITH_AGENTS = {"coming-from-ftw.md", "ftw.md"}
 
-
-def page_param(page):
-    """A page, marked if its code needs PyTorch or Ray, or compiles agents."""
-    marks = [pytest.mark.frameworks, pytest.mark.torch] if page.name in PAGES_WITH_TORCH else []
-    if page.name in PAGES_WITH_AGENTS:
-        marks = [pytest.mark.slow]
-    if page.name == "distributed.md":
-        marks = [pytest.mark.ray, pytest.mark.timeout(300)]
-    return pytest.param(page, marks=marks, id=page.relative_to(ROOT).as_posix())
+# A page can need PyTorch or Ray, or compile agents. It runs in a process of its own.
+MARKS = {
+    **{name: [pytest.mark.frameworks, pytest.mark.torch] for name in PAGES_WITH_TORCH},
+    **{name: [pytest.mark.slow] for name in PAGES_WITH_AGENTS},
+    "distributed.md": [pytest.mark.ray, pytest.mark.timeout(300)],
+}
 
 
-@pytest.mark.parametrize("page", [page_param(page) for page in PAGES_WITH_CODE])
-def test_a_page_runs_from_top_to_bottom(page):
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def program_of(page):
+    """The code of a page, and its output: for each block the line before its output, and the output or None."""
     code, expected = [], []
     for number, (block, output) in enumerate(blocks(page.read_text(encoding="utf-8"))):
         mark = f"--- block {number}"
         code.append(f"print({mark!r})\n{block}")
         expected.append((mark, output))
-    # Ray logs to stderr, and starts slowly.
-    printed = run_python("\n".join(code), **({"seconds": 240, "logs": True} if page.name == "distributed.md" else {}))
+    return "\n".join(code), expected
+
+
+def assert_output(printed, expected):
+    """Checks that each block has printed its output."""
     for mark, output in expected:
         assert mark in printed
         if output is not None:
             assert f"{mark}\n{output}" in printed
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=MARKS[page.name], id=name_of(page)) for page in PAGES_WITH_CODE if page.name in MARKS],
+)
+def test_a_page_runs_from_top_to_bottom(page):
+    code, expected = program_of(page)
+    # Ray logs to stderr, and starts slowly.
+    printed = run_python(code, **({"seconds": 240, "logs": True} if page.name == "distributed.md" else {}))
+    assert_output(printed, expected)
+
+
+# Runs programs one after another, each in a forked process, which does not import again what is imported here.
+RUN_FORKED = """
+import json, os, sys, tempfile, warnings
+import numpy
+import engram, engram.adders, engram.buffers, engram.data.numpy
+
+def run(name, code):
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads: NumPy's
+            child = os.fork()
+        if not child:
+            os.dup2(output.fileno(), 1)
+            os.dup2(errors.fileno(), 2)
+            exec(compile(code, name, "exec"), {"__name__": "__main__"})
+            sys.exit()
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        output.seek(0)
+        errors.seek(0)
+        return status, output.read().decode(), errors.read().decode()
+
+with open(PATH) as file:
+    programs = json.load(file)
+print(json.dumps({name: run(name, code) for name, code in programs.items()}))
+"""
+
+
+def test_pages_run_from_top_to_bottom(tmp_path):
+    pages = {name_of(page): program_of(page) for page in PAGES_WITH_CODE if page.name not in MARKS}
+    path = tmp_path / "programs.json"
+    path.write_text(json.dumps({name: code for name, (code, _) in pages.items()}))
+    results = json.loads(run_python(f"PATH = {str(path)!r}\n{RUN_FORKED}", seconds=100))
+    for name, (_, expected) in pages.items():
+        status, printed, errors = results[name]
+        assert (status, errors) == (0, ""), name
+        assert_output(printed, expected)
 
 
 def test_the_readme_opens_with_a_program():

@@ -47,7 +47,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", sorted(CASES))
+@pytest.mark.parametrize(
+    "case", ["priorities", *(pytest.param(case, marks=pytest.mark.slow) for case in ("environments", "epoch"))]
+)
 def test_memory_that_cannot_be_allocated_raises(case):
     call, text = CASES[case]
     code = f"""

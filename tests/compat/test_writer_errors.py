@@ -285,7 +285,7 @@ writer = write()
 ENDS = ["del writer", "", "sys.exit(0)", "writer.itself = writer"]
 
 
-@pytest.mark.parametrize("kind", ["structured", "legacy"])
+@pytest.mark.parametrize("kind", ["structured", pytest.param("legacy", marks=pytest.mark.slow)])
 def test_garbage_collected_writers_wait_for_their_tables(kind):
     """Each program has a table of its own, and all run at the same time."""
     with serving(*(reverb.Table.queue(f"queue{number}", 1) for number in range(len(ENDS)))) as (server, client):
@@ -304,7 +304,7 @@ def test_garbage_collected_writers_wait_for_their_tables(kind):
             ending.result()
 
 
-@pytest.mark.parametrize("kind", ["structured", "legacy"])
+@pytest.mark.parametrize("kind", ["legacy", pytest.param("structured", marks=pytest.mark.slow)])
 def test_garbage_collected_writers_wait_for_a_limited_time(kind):
     program = _program("{port}", kind, "").replace(
         "\nwriter = write()", "\nsending.CLOSE_TIMEOUT = 0.1\nwriter = write()"
@@ -318,7 +318,7 @@ def test_garbage_collected_writers_wait_for_a_limited_time(kind):
         assert client.server_info()["queue"].current_size == 1
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", ["legacy", "trajectory", pytest.param("structured", marks=pytest.mark.slow)])
 def test_lost_items_are_reported_even_at_process_exit(kind):
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         program = subprocess.Popen(
@@ -341,7 +341,9 @@ def test_lost_items_are_reported_even_at_process_exit(kind):
         assert client.server_info()["queue"].current_size == 1
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize(
+    "kind", ["structured", *(pytest.param(k, marks=pytest.mark.slow) for k in ("legacy", "trajectory"))]
+)
 def test_a_process_with_open_writers_and_their_server_exits(kind):
     """The writers are global variables."""
     code = f"""

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from helpers.support import raises
+from helpers.support import raises, runs_all_tests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,7 +125,7 @@ MODELS = {"fetch": FetchModel, "cue": CueModel}
 
 
 @pytest.mark.parametrize("name", CLASSES)
-@settings(max_examples=15)
+@settings(max_examples=15 if runs_all_tests() else 5)
 @given(seeds=st.lists(st.integers(0, 2**40), min_size=1, max_size=3), choices=st.randoms(use_true_random=False))
 def test_batched_scalar_and_model_agree_step_for_step(name, seeds, choices):
     batched_class, scalar_class = CLASSES[name]
@@ -212,12 +212,14 @@ def uniform_success(batched_class, seed, num_envs=64, steps=2000):
     return successes / episodes, episodes
 
 
+@pytest.mark.slow
 def test_uniform_actions_seldom_find_the_flag():
     share, episodes = uniform_success(BatchedFetch, 0)
     assert episodes > 4000
     assert 0.05 < share < 0.2
 
 
+@pytest.mark.slow
 def test_uniform_actions_pick_the_right_door_half_of_the_time():
     share, episodes = uniform_success(BatchedCue, 0)
     assert episodes > 9000

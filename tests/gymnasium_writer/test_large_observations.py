@@ -1,11 +1,17 @@
 """First observations of more bytes than a batch of steps has room for."""
 
 import numpy as np
+import pytest
 
 from engram import Table, selectors
 from engram.gymnasium import Sequences, Transitions, VectorWriter
 
 
+@pytest.mark.parametrize(
+    "open_store",
+    ["remote", *(pytest.param(door, marks=pytest.mark.slow) for door in ("in_process", "sharded"))],
+    indirect=True,
+)
 def test_large_first_observations_are_stored(open_store):
     num_envs, size = 66, 1 << 20  # together more than 64 MiB
     tables = [Table(name, sampler=selectors.Fifo(), max_times_sampled=1) for name in ("transitions", "sequences")]
