@@ -91,8 +91,15 @@ def plain(samples):
     ]
 
 
-@pytest.mark.parametrize("kind", [timesteps, trajectories, sequences])
-@pytest.mark.parametrize("mode", MODES)
+# All modes of trajectories, and one mode of each of the others.
+KINDS_AND_MODES = [
+    pytest.param(kind, mode, marks=[] if kind is trajectories or mode is one_shot else pytest.mark.slow)
+    for mode in MODES
+    for kind in (timesteps, trajectories, sequences)
+]
+
+
+@pytest.mark.parametrize(("kind", "mode"), KINDS_AND_MODES)
 def test_elements_equal_those_of_an_eager_program(tf, kind, mode):
     results = []
     for read in (eagerly, mode):

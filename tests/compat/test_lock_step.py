@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers import lock_step
 from helpers.compat_tables import serving, table
-from helpers.support import BackgroundCall, wait_until
+from helpers.support import BackgroundCall, slow_except, wait_until
 
 from engram.compat import reverb
 
@@ -71,7 +71,7 @@ READERS = [
 ]
 
 
-@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("times", slow_except(1, 3, of=[1, 2, 3]))
 @pytest.mark.parametrize("reader", READERS)
 def test_no_loop_waits_for_itself(reader, times):
     limiters = {size: reverb.rate_limiters.RateLimiter(float(times), 1, 0.0, float(times * size)) for size in SIZES}

@@ -6,7 +6,7 @@ import copy
 import numpy as np
 import pytest
 from helpers.compat_tables import serving
-from helpers.support import raises
+from helpers.support import raises, slow_except
 
 from engram.compat import reverb
 
@@ -99,7 +99,7 @@ def conditions(which):
     }[which]
 
 
-@pytest.mark.parametrize("which", ["step", "since", "end", "data", "both"])
+@pytest.mark.parametrize("which", slow_except("end", "both", of=["step", "since", "end", "data", "both"]))
 @pytest.mark.parametrize("clear", [True, False])
 def test_elements_are_the_items_of_a_structured_writer(tf, which, clear):
     def pattern(step):

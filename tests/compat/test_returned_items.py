@@ -12,7 +12,7 @@ import pytest
 from dm_env import specs as env_specs
 from helpers.compat_tables import serving
 from helpers.reverb_items import put_items, specs
-from helpers.support import BackgroundCall, wait_until
+from helpers.support import BackgroundCall, slow_except, wait_until
 
 import engram
 from engram import adders
@@ -200,8 +200,11 @@ def drain_t(client):
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("lengths", [[3] * 20, [1, 4, 2, 5, 5, 3] * 3])
-@pytest.mark.parametrize(("num_taken", "max_in_flight"), [(1, 100), (2, 8), (11, 8), (3, 1)])
+@pytest.mark.parametrize("lengths", slow_except([1, 4, 2, 5, 5, 3] * 3, of=[[3] * 20, [1, 4, 2, 5, 5, 3] * 3]))
+@pytest.mark.parametrize(
+    ("num_taken", "max_in_flight"),
+    [(1, 100), pytest.param(2, 8, marks=pytest.mark.slow), (11, 8), pytest.param(3, 1, marks=pytest.mark.slow)],
+)
 def test_items_that_tensorflow_has_not_consumed_are_returned(tf, lengths, num_taken, max_in_flight):
     starts = np.cumsum([0, *lengths])[:-1]
     for make, used in ((items, num_taken), (timesteps, int(np.sum(starts < num_taken)))):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.compat_tables import serving, table
 from helpers.reverb_items import put_items, specs
-from helpers.support import BackgroundCall, raises, skip_if_python_runs_in_other_threads, wait_until
+from helpers.support import BackgroundCall, raises, skip_if_python_runs_in_other_threads, slow_except, wait_until
 
 import engram
 from engram.compat import reverb
@@ -88,7 +88,7 @@ def test_a_subclass_can_be_created_and_iterated(tf):
         assert mine.first().data["item_step"].shape == 3
 
 
-@pytest.mark.parametrize("max_in_flight", [1, 2, 7, 100])
+@pytest.mark.parametrize("max_in_flight", slow_except(1, 7, of=[1, 2, 7, 100]))
 def test_items_of_a_queue_are_in_order_and_have_their_info(tf, max_in_flight):
     with serving(queue()) as (_, client):
         put_items(client, "t", lengths=[3] * 20)
@@ -295,7 +295,15 @@ def test_order_is_kept_with_several_workers(tf):
 
 @pytest.mark.parametrize(
     ("per_worker", "workers", "in_flight"),
-    [(1, -1, 2), (2, -1, 2), (3, -1, 3), (4, -1, 4), (7, -1, 7), (9, -1, 9), (4, 3, 12), (5, 3, 15)],
+    [
+        (1, -1, 2),
+        (7, -1, 7),
+        (4, 3, 12),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((2, -1, 2), (3, -1, 3), (4, -1, 4), (9, -1, 9), (5, 3, 15))
+        ),
+    ],
 )
 def test_items_in_flight_are_limited(tf, per_worker, workers, in_flight):
     def sampled():

@@ -1,7 +1,7 @@
 """Importance weights of a dataset's elements."""
 
 import importlib
-from itertools import islice
+from itertools import islice, product
 
 import numpy as np
 import pytest
@@ -48,25 +48,26 @@ def expected(items, normalize):
 
 
 @ALL_FRAMEWORKS
-@pytest.mark.parametrize("steps", [False, True])
-@pytest.mark.parametrize("normalize", NORMALIZE)
-def test_weights_of_a_batch_follow_their_definition(filled, framework, steps, normalize):
-    for element in islice(dataset(framework, filled, "t", batch_size=16, steps=steps), 4):
-        weights = element.importance_weights(BETA, normalize=normalize)
-        items = np.asarray(element.data["x"]).reshape(16, -1)[:, 0]
-        assert (np.asarray(weights).dtype, tuple(weights.shape)) == (np.float32, (16,))
-        np.testing.assert_allclose(weights, expected(items, normalize), rtol=1e-5)
+def test_weights_of_a_batch_follow_their_definition(filled, framework):
+    for steps, normalize in product((False, True), NORMALIZE):
+        for element in islice(dataset(framework, filled, "t", batch_size=16, steps=steps), 4):
+            weights = element.importance_weights(BETA, normalize=normalize)
+            items = np.asarray(element.data["x"]).reshape(16, -1)[:, 0]
+            assert (np.asarray(weights).dtype, tuple(weights.shape)) == (np.float32, (16,)), (steps, normalize)
+            case = f"steps={steps}, normalize={normalize}"
+            np.testing.assert_allclose(weights, expected(items, normalize), rtol=1e-5, err_msg=case)
 
 
 @ALL_FRAMEWORKS
-@pytest.mark.parametrize("steps", [False, True])
-def test_weights_of_single_elements_follow_their_definition(filled, framework, steps):
-    for element in islice(dataset(framework, filled, "t", steps=steps), 8):
-        item = np.ravel(np.asarray(element.data["x"]))[:1]
-        for normalize in ("table", None):
-            weight = element.importance_weights(BETA, normalize=normalize)
-            assert (np.asarray(weight).dtype, tuple(weight.shape)) == (np.float32, ())
-            np.testing.assert_allclose(weight, expected(item, normalize)[0], rtol=1e-5)
+def test_weights_of_single_elements_follow_their_definition(filled, framework):
+    for steps in (False, True):
+        for element in islice(dataset(framework, filled, "t", steps=steps), 8):
+            item = np.ravel(np.asarray(element.data["x"]))[:1]
+            for normalize in ("table", None):
+                weight = element.importance_weights(BETA, normalize=normalize)
+                assert (np.asarray(weight).dtype, tuple(weight.shape)) == (np.float32, ()), (steps, normalize)
+                case = f"steps={steps}, normalize={normalize}"
+                np.testing.assert_allclose(weight, expected(item, normalize)[0], rtol=1e-5, err_msg=case)
 
 
 def test_defaults_are_those_of_a_batch(filled):

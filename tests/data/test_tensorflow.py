@@ -7,7 +7,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 from helpers.data_tables import fill, insert, queue
-from helpers.support import raises, wait_until
+from helpers.support import raises, slow_except, wait_until
 
 from engram import ArraySpec, Store, Table
 from engram.data import Element, Info
@@ -56,12 +56,12 @@ def test_batches_contain_the_items_in_order(open_store, dataset, tf):
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True}, {"steps": True, "batch_size": 3}])
-@pytest.mark.parametrize("has_signature", [True, False])
+@pytest.mark.parametrize("has_signature", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_elements_match_the_element_spec(dataset, tf, options, has_signature):
     signature = {"x": ArraySpec((None,), "int64"), "y": [ArraySpec((None, 1), "float32")]} if has_signature else None
     with Store([queue(signature=signature)]) as store:
         fill(store, [2] * 4)
-        elements = dataset(store, "t", timeout=0.2, **options)
+        elements = dataset(store, "t", timeout=0.05, **options)
         sampled = list(elements)
     for element in sampled:
         for spec, value in zip(tf.nest.flatten(elements.element_spec), tf.nest.flatten(element), strict=True):
@@ -111,7 +111,14 @@ def test_specs_are_derived_from_a_signature(dataset, options, x, cell, w):
     assert column_specs == {"x": ("int64", *x), "cell": ("bfloat16", cell, False), "w": ("string", w, False)}
 
 
-@pytest.mark.parametrize("options", [{}, {"steps": True}, {"batch_size": 2}, {"steps": True, "batch_size": 3}])
+@pytest.mark.parametrize(
+    "options",
+    slow_except(
+        {},
+        {"steps": True, "batch_size": 3},
+        of=[{}, {"steps": True}, {"batch_size": 2}, {"steps": True, "batch_size": 3}],
+    ),
+)
 def test_cells_may_be_empty(open_store, dataset, options):
     store = open_store(Table("t"))
     insert(store, {"x": np.zeros([2, 0], np.float32)}, {"x": np.zeros([2, 0], np.float32)})
@@ -185,7 +192,7 @@ def test_columns_of_fixed_length_have_no_mask(dataset):
     assert element.mask["y"] is None
 
 
-@pytest.mark.parametrize("batch_size", [None, 2, 3])
+@pytest.mark.parametrize("batch_size", slow_except(3, of=[None, 2, 3]))
 def test_steps_are_yielded_in_order(open_store, dataset, batch_size):
     store = open_store(queue())
     fill(store, [2, 3])

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.data_tables import fill, queue
-from helpers.support import BackgroundCall, skip_if_python_runs_in_other_threads, wait_until
+from helpers.support import BackgroundCall, skip_if_python_runs_in_other_threads, slow_except, wait_until
 
 from engram import Server, Store, Table, rate_limiters, selectors
 
@@ -38,7 +38,7 @@ def test_items_that_were_not_yielded_are_returned(open_store, dataset, options):
     assert store.sample("t", 5).data["x"].tolist() == [[n, n + 1] for n in range(2, 12, 2)]
 
 
-@pytest.mark.parametrize("max_batches", [1, 4, 5, 11])
+@pytest.mark.parametrize("max_batches", slow_except(5, of=[1, 4, 5, 11]))
 def test_batches_passed_on_together_keep_info_and_data_together(open_store, dataset, max_batches):
     """From a table without `max_times_sampled`, TensorFlow gets several batches in one call."""
     store = open_store(Table("t"))
@@ -56,7 +56,7 @@ def test_batches_passed_on_together_keep_info_and_data_together(open_store, data
     )
 
 
-@pytest.mark.parametrize("number", [1, 3, 4, 5])
+@pytest.mark.parametrize("number", slow_except(3, of=[1, 3, 4, 5]))
 def test_batches_that_tensorflow_did_not_take_do_not_count_as_sampled(open_store, dataset, number):
     store = open_store(Table("t"))
     fill(store, [2] * 6)
@@ -70,8 +70,11 @@ def test_batches_that_tensorflow_did_not_take_do_not_count_as_sampled(open_store
     wait_until(lambda: store.info()["t"].samples == 3 * number + 3)
 
 
-@pytest.mark.parametrize("lengths", [[4] * 6, [2, 4, 3, 4, 4, 1]])
-@pytest.mark.parametrize("options", [{}, {"steps": True}, {"steps": True, "batch_size": 3}])
+@pytest.mark.parametrize("lengths", slow_except([2, 4, 3, 4, 4, 1], of=[[4] * 6, [2, 4, 3, 4, 4, 1]]))
+@pytest.mark.parametrize(
+    "options",
+    slow_except({}, {"steps": True, "batch_size": 3}, of=[{}, {"steps": True}, {"steps": True, "batch_size": 3}]),
+)
 def test_elements_of_a_block_keep_info_and_data_together(open_store, dataset, options, lengths):
     """From a table without `max_times_sampled`, TensorFlow gets the elements of a block in one call."""
     store = open_store(Table("t"))
@@ -234,6 +237,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_untaken_batches_are_returned_when_a_process_exits():
     with Store([Table("t")]) as store, Server(store, port=0) as server:
         fill(store, [1] * 3)
@@ -267,7 +271,7 @@ def test_elements_before_an_error_in_a_block_count_as_sampled(open_store, datase
     wait_until(lambda: store.info()["t"].samples == yielded)
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True}])
+@pytest.mark.parametrize("options", slow_except({"batch_size": 2}, of=[{"batch_size": 2}, {}, {"steps": True}]))
 def test_elements_of_a_table_that_became_a_queue_are_consumed_at_once(open_store, dataset, options):
     store = open_store(Table("t", max_size=4))
     fill(store, [1] * 4)

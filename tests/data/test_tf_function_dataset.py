@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.support import slow_except
 
 pytestmark = pytest.mark.frameworks
 
@@ -44,8 +45,8 @@ def test_arrays_of_any_memory_order_and_text_are_yielded(make_dataset):
             np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-@pytest.mark.parametrize("value_shape", [[], [3], [2, 2]])
-@pytest.mark.parametrize("axes", [[], [2], [2, 3], [0]])
+@pytest.mark.parametrize("value_shape", slow_except([2, 2], of=[[], [3], [2, 2]]))
+@pytest.mark.parametrize("axes", slow_except([], [2, 3], [0], of=[[], [2], [2, 3], [0]]))
 def test_packed_arrays_keep_their_values(make_dataset, axes, value_shape):
     shape = [*axes, *value_shape]
     packed = [

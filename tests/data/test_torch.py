@@ -91,7 +91,7 @@ def test_columns_of_different_lengths_have_their_own_offsets(dataset):
 
 
 @pytest.mark.parametrize("options", [{"steps": True}, {"steps": True, "batch_size": 3}, {}])
-@pytest.mark.parametrize("table", [queue(), Table("t")])
+@pytest.mark.parametrize("table", [queue(), pytest.param(Table("t"), marks=pytest.mark.slow)])
 def test_steps_and_single_items_are_tensors(dataset, options, table):
     import torch  # noqa: PLC0415, the extra
 
@@ -267,5 +267,6 @@ SPAWNED = """
 """
 
 
+@pytest.mark.slow
 def test_spawned_workers_read_each_item_once():
     assert run_python(HEAD + SPAWNED, 110) == "[0, 1, 2, 3, 4, 5]\n"

@@ -17,6 +17,12 @@ def runs_all_tests():
     return bool(os.environ.get("ENGRAM_TEST_ALL"))
 
 
+def slow_except(*usual, of):
+    """Values of a parametrized test, of which only the `usual` ones run in `make test`."""
+    assert all(any(value is each or value == each for each in of) for value in usual)
+    return [value if value in usual else pytest.param(value, marks=pytest.mark.slow) for value in of]
+
+
 def raises(error, text):
     """Expects an error with exactly this text."""
     return pytest.raises(error, match=rf"\A{re.escape(text)}\Z")

@@ -199,6 +199,7 @@ print(value.tolist(), to_child.get_current_position().tolist())
 
 
 @needs_fork
+@pytest.mark.slow
 def test_waits_end_when_another_process_stops_them():
     code = """
 full, empty = ring(1), ring(1)
@@ -218,6 +219,7 @@ join(child)
 
 
 @needs_fork
+@pytest.mark.slow
 def test_no_step_is_lost_between_many_processes():
     code = """
 shared = ring(4)
@@ -259,6 +261,7 @@ os.waitpid(child, 0)
 
 
 @needs_fork
+@pytest.mark.slow
 def test_the_lock_excludes_other_processes():
     code = """
 shared = ring()
@@ -282,6 +285,7 @@ print(shared.dequeue(n=2).tolist())
 
 
 @needs_fork
+@pytest.mark.slow
 def test_a_child_can_use_a_buffer_that_another_thread_held_at_the_fork():
     code = """
 import threading
@@ -316,7 +320,7 @@ print([int(buffer.total_size) for buffer in buffers])
 
 
 @needs_fork
-@pytest.mark.parametrize("log_length", [4, 2**16])
+@pytest.mark.parametrize("log_length", [4, pytest.param(2**16, marks=pytest.mark.slow)])
 def test_processes_see_each_others_priorities(log_length):
     """Also if more priorities change than the log of changes has."""
     code = f"""
@@ -357,6 +361,7 @@ print(buffer.initial_priority.tolist())
 
 
 @needs_fork
+@pytest.mark.slow
 def test_a_state_that_one_process_loads_is_seen_by_others():
     code = """
 buffers = [replay_buffer(1, 8, prioritized_sampling=True, allow_multiprocess=True) for _ in range(2)]

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers.support import raises
+from helpers.support import raises, slow_except
 from helpers.tf_agents_buffers import BufferModel, batch, data_spec, fill, values
 
 pytestmark = pytest.mark.frameworks
@@ -38,7 +38,7 @@ def test_values_that_convert_to_tensors_are_accepted(tf, create, kind):
     assert all_values(buffer) == [[5], [1005]]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_except(*DTYPES[::4], of=DTYPES))
 def test_dtypes(tf, create, dtype):
     spec = tf.TensorSpec([2], dtype)
     buffer = create(spec, 1, 3)
@@ -151,7 +151,8 @@ def test_specs_and_sizes_are_checked(tf, create):
         create(number, 1, dataset_window_shift=0)
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 9])
+@pytest.mark.parametrize("count", slow_except(0, 5, of=[0, 1, 3, 4, 5, 9]))
+@pytest.mark.parametrize("create", ["ring", "tables"], indirect=True)
 def test_gather_all_and_num_frames(tf, create, count):
     model, buffer = BufferModel(2, 4), create(data_spec(tf), 2, 4)
     fill(buffer, model, count)

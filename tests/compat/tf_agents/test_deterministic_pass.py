@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.support import raises
+from helpers.support import raises, runs_all_tests, slow_except
 from helpers.tf_agents_buffers import BufferModel, data_spec, fill, values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -43,9 +43,10 @@ def static_sizes(model, n, num_steps, *, drop_remainder):
     return sizes
 
 
-@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize("count", slow_except(5, of=[1, 3, 5]))
 @pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize("shift", [None, 1, 3])
+@pytest.mark.parametrize("shift", slow_except(None, 3, of=[None, 1, 3]))
+@pytest.mark.parametrize("create", ["ring", "tables"], indirect=True)
 def test_all_shapes_agree_with_a_model(tf, create, count, drop_remainder, shift):
     """A ring of 4 items for each of 3 segments: partly full, full, and after wrapping."""
     model = BufferModel(3, 4)
@@ -62,7 +63,7 @@ def test_all_shapes_agree_with_a_model(tf, create, count, drop_remainder, shift)
         assert info_spec.probabilities == ()
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20 if runs_all_tests() else 8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_random_buffers_agree_with_a_model(tf, replay_buffers, data):
     batch_size, max_length = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 6))

@@ -11,6 +11,7 @@ from helpers.tf_agents_buffers import BufferModel, batch, data_spec, fill, value
 pytestmark = pytest.mark.frameworks
 
 
+@pytest.mark.parametrize("create", ["ring", "tables"], indirect=True)
 def test_calls_in_a_graph_run_in_order(tf, create):
     buffer = create(tf.TensorSpec([], tf.int64), 1, 10)
 
@@ -92,7 +93,7 @@ def test_a_graph_of_a_deleted_buffer_raises_an_error(tf, replay_buffers):
         graph()
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("deterministic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_dataset_keeps_its_buffer_alive(tf, create, deterministic):
     def iterate():
         buffer, model = create(data_spec(tf), 1, 4), BufferModel(1, 4)
@@ -117,6 +118,7 @@ print(next(iterator)[0].shape)
 """
 
 
+@pytest.mark.slow
 def test_a_process_exits_while_a_dataset_prefetches():
     command = [sys.executable, "-c", PREFETCHES_AT_EXIT]
     # On a busy machine, the import of TensorFlow alone takes half a minute.

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.support import slow_except
 from helpers.tf_agents_buffers import batch, data_spec, values
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -50,7 +51,7 @@ def passes(buffer, *args):
     return [(values(data).tolist(), info.ids.numpy().tolist(), info.probabilities) for data, info in dataset]
 
 
-@pytest.mark.parametrize("count", [0, 1, L - 1, L, L + 1, 2 * L, 2 * L + 1])
+@pytest.mark.parametrize("count", slow_except(0, L + 1, of=[0, 1, L - 1, L, L + 1, 2 * L, 2 * L + 1]))
 def test_contents(tf, both, count):
     buffers = both(data_spec(tf), 2, L)
     fill(buffers, 3)
@@ -62,9 +63,9 @@ def test_contents(tf, both, count):
     same(tf, [buffer.capacity for buffer in buffers])
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
-@pytest.mark.parametrize("n", [None, 400])
-@pytest.mark.parametrize("num_steps", [None, 1, 3])
+@pytest.mark.parametrize("in_graph", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("n", slow_except(400, of=[None, 400]))
+@pytest.mark.parametrize("num_steps", slow_except(None, 3, of=[None, 1, 3]))
 @pytest.mark.parametrize("time_stacked", [True, False])
 def test_get_next(tf, both, in_graph, n, num_steps, time_stacked):  # noqa: PLR0917, pytest's parameters
     """All shapes; with 400 draws, each of the at most 8 sequences is drawn by both."""
@@ -91,8 +92,11 @@ def test_get_next(tf, both, in_graph, n, num_steps, time_stacked):  # noqa: PLR0
 
 
 @pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize("shift", [None, 1, 3])
-@pytest.mark.parametrize(("batch_size", "count"), [(1, 3), (1, L + 1), (2, 2), (2, L)])
+@pytest.mark.parametrize("shift", slow_except(None, 3, of=[None, 1, 3]))
+@pytest.mark.parametrize(
+    ("batch_size", "count"),
+    [pytest.param(1, 3, marks=pytest.mark.slow), (1, L + 1), pytest.param(2, 2, marks=pytest.mark.slow), (2, L)],
+)
 def test_deterministic_passes_where_tf_agents_is_right(tf, both, drop_remainder, shift, batch_size, count):  # noqa: PLR0917, pytest's parameters
     """One segment; or several, in a ring that has not wrapped, and windows that end with it."""
     buffers = both(data_spec(tf), batch_size, L, dataset_drop_remainder=drop_remainder, dataset_window_shift=shift)

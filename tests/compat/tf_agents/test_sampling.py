@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers.support import raises
+from helpers.support import raises, slow_except
 from helpers.tf_agents_buffers import BufferModel, data_spec, fill, values
 
 pytestmark = pytest.mark.frameworks
@@ -26,8 +26,9 @@ def assert_sequences(model, data, ids, num_steps):
     return drawn
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("after_clear", [False, True])
+@pytest.mark.parametrize("count", slow_except(0, LENGTH + 1, of=COUNTS))
+@pytest.mark.parametrize("after_clear", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("create", ["ring", "tables"], indirect=True)
 def test_all_sequences_in_the_buffer_are_drawn(tf, create, count, after_clear):
     buffer, model = create(data_spec(tf), 3, LENGTH), BufferModel(3, LENGTH)
     if after_clear:
@@ -95,9 +96,9 @@ def with_both_axes(tf, nest, n, num_steps, *, time_stacked=True):
     return tf.nest.map_structure(lambda tensor: tensor if n is not None else tensor[tf.newaxis], nest)
 
 
-@pytest.mark.parametrize("in_graph", [False, True])
-@pytest.mark.parametrize("n", [None, 1, 3])
-@pytest.mark.parametrize("num_steps", [None, 1, 2])
+@pytest.mark.parametrize("in_graph", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("n", slow_except(None, 3, of=[None, 1, 3]))
+@pytest.mark.parametrize("num_steps", slow_except(None, 2, of=[None, 1, 2]))
 @pytest.mark.parametrize("time_stacked", [True, False])
 def test_shapes_and_dtypes(tf, create, in_graph, n, num_steps, time_stacked):  # noqa: PLR0917, pytest's parameters
     buffer, model = create(data_spec(tf), 2, LENGTH), BufferModel(2, LENGTH)
@@ -122,9 +123,9 @@ def test_shapes_and_dtypes(tf, create, in_graph, n, num_steps, time_stacked):  #
     np.testing.assert_array_equal(info.probabilities, np.full(batch_axis, 1 / num_starts, np.float32))
 
 
-@pytest.mark.parametrize("n", [None, 0, 3])
-@pytest.mark.parametrize("num_steps", [None, 2])
-@pytest.mark.parametrize("parallel", [None, 3])
+@pytest.mark.parametrize("n", slow_except(None, 3, of=[None, 0, 3]))
+@pytest.mark.parametrize("num_steps", slow_except(2, of=[None, 2]))
+@pytest.mark.parametrize("parallel", slow_except(3, of=[None, 3]))
 def test_a_random_dataset_has_the_results_of_get_next(tf, create, n, num_steps, parallel):
     buffer, model = create(data_spec(tf), 2, LENGTH), BufferModel(2, LENGTH)
     dataset = buffer.as_dataset(n, num_steps, parallel)
@@ -186,7 +187,9 @@ def test_numbers_of_sequences_and_steps_are_checked(tf, create, method):
             tf.function(lambda arguments=arguments: call(*arguments))()
 
 
-@pytest.mark.parametrize("how", ["eager", "graph", "dataset", "parallel dataset"])
+@pytest.mark.parametrize(
+    "how", slow_except("eager", "parallel dataset", of=["eager", "graph", "dataset", "parallel dataset"])
+)
 def test_the_seed_of_tensorflow_determines_what_is_sampled(tf, create, how):
     buffer, model = create(data_spec(tf), 2, 50), BufferModel(2, 50)
     fill(buffer, model, 50)
