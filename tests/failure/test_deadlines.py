@@ -9,8 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers.faults import Proxy, ServerProcess
+from helpers.support import BackgroundCall
 
-from engram import Client, Dataset, Pattern, Table
+import engram
+from engram import Client, Dataset, Pattern, Server, Table
 from engram.data import numpy as data
 from engram.errors import BackpressureError, DeadlineExceededError, UnavailableError
 from engram.rate_limiters import Queue
@@ -18,8 +20,11 @@ from engram.rate_limiters import Queue
 MARGIN = float(os.environ.get("DEADLINE_MARGIN", "4"))
 """Seconds that a call may take longer than its limit; 1 is what is promised, on an idle machine."""
 
-RECONNECT_TIMEOUT = 6.0
-"""Seconds. It can take half of this time or more to detect that a server is frozen; calls must still end in time."""
+RECONNECT_TIMEOUT = 5.0
+"""Seconds. It can take half of this time or more to detect that a server is frozen; calls must still end in time.
+
+Longer than `MARGIN`, so that a call that waits twice as long is late.
+"""
 
 TIMEOUT = 0.5
 """Seconds."""
@@ -74,11 +79,14 @@ class Killed:
     def fail(self):
         self._server.kill()
 
+    def end(self):
+        self._server.__exit__()
+
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self._server.__exit__()
+        self.end()
 
 
 class Frozen(Killed):
@@ -88,38 +96,73 @@ class Frozen(Killed):
         self._server.freeze()
 
 
-class CutOff(Killed):
+class CutOff:
     """A server behind a proxy that stops forwarding its responses."""
 
-    def __init__(self, path=None):
-        super().__init__(path)
+    is_durable = False
+
+    def __init__(self):
+        self._server = Server(eval(TABLES, {"engram": engram}))  # noqa: S307, the text above
         self._proxy = Proxy(self._server.port)
         self.address = self._proxy.address
 
     def fail(self):
         self._proxy.mute()
 
-    def __exit__(self, *_):
+    def end(self):
         self._proxy.close()
-        super().__exit__()
+        self._server.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
 
 
-@pytest.fixture(
-    params=[(Killed, False), (Frozen, False), (CutOff, False), (Frozen, True)],
-    ids=["killed", "frozen", "cut_off", "frozen_durable"],
-)
-def server(request, tmp_path):
-    kind, is_durable = request.param
-    with kind(tmp_path / "store" if is_durable else None) as server:
-        yield server
+KINDS = {
+    "killed": lambda _: Killed(),
+    "frozen": lambda _: Frozen(),
+    "cut off": lambda _: CutOff(),
+    "frozen and durable": Frozen,
+}
+"""Servers, by how they fail; each takes the path of a store."""
 
 
-def check(calls, failed_at, errors):
-    """Waits for calls, and checks when and how they ended."""
+@pytest.fixture
+def for_each_server(tmp_path):
+    """Returns `for_each_server(test)`, which calls a test with a server of each kind, all at the same time.
+
+    Most of the time, they only wait.
+    """
+
+    def run(test):
+        def run_one(name):
+            with KINDS[name](tmp_path / "store") as server:
+                test(server)
+
+        calls = {name: BackgroundCall(partial(run_one, name)) for name in KINDS}
+        errors = []
+        for name, call in calls.items():
+            try:
+                call.result(100.0)
+            except Exception as error:  # noqa: BLE001, raised below with those of the other servers
+                error.add_note(f"The server was {name}.")
+                errors.append(error)
+        if errors:
+            raise errors[0] if len(errors) == 1 else ExceptionGroup("several servers", errors)
+
+    return run
+
+
+def check(server, calls, failed_at, errors):
+    """Waits for calls, and checks when and how they ended; ends the server, so that its clients close quickly."""
     late = {}
     for call in calls:
         call.join(60.0)
         assert call.ended is not None, f"{call.name} does not end"
+    server.end()
+    for call in calls:
         lateness = call.lateness(failed_at)
         began = call.began - failed_at
         print(f"{call.name}: began {began:+.2f} s, {lateness:+.2f} s, {call.error}")  # noqa: T201, shown if the test fails
@@ -166,7 +209,11 @@ def started_queue(client, **options):
     return after_first(Dataset(client, "queue", **options))
 
 
-def test_calls_with_a_timeout_end_in_time(server):
+def test_calls_with_a_timeout_end_in_time(for_each_server):
+    for_each_server(check_calls_with_a_timeout)
+
+
+def check_calls_with_a_timeout(server):
     clients = []  # keeps them open
 
     def connect():
@@ -231,7 +278,7 @@ def test_calls_with_a_timeout_end_in_time(server):
     server.fail()
     failed_at = time.monotonic()
     calls += [TimedCall(name, TIMEOUT, call) for name, call in (later | closing).items()]
-    check(calls, failed_at, (DeadlineExceededError, UnavailableError, BackpressureError))
+    check(server, calls, failed_at, (DeadlineExceededError, UnavailableError, BackpressureError))
 
 
 def sampled(client):
@@ -255,7 +302,11 @@ def closing_dataset(client):
     return close
 
 
-def test_calls_without_a_timeout_end_within_the_reconnect_timeout(server):
+def test_calls_without_a_timeout_end_within_the_reconnect_timeout(for_each_server):
+    for_each_server(check_calls_without_a_timeout)
+
+
+def check_calls_without_a_timeout(server):
     clients = []  # keeps them open
 
     def connect():
@@ -281,6 +332,18 @@ def test_calls_without_a_timeout_end_within_the_reconnect_timeout(server):
     def use_with_block():
         with client.writer() as writer:
             written(writer, "t")
+
+    impatient = Client(server.address, reconnect_timeout=1.0)
+    assert "t" in impatient.tables
+
+    def call_twice():
+        with pytest.raises(UnavailableError):
+            impatient.info()
+        begin = time.monotonic()
+        with pytest.raises(UnavailableError):
+            impatient.info()
+        # It counts from the begin of each call, not from the moment when the server failed.
+        assert time.monotonic() - begin > 0.5
 
     later = {
         "info": client.info,
@@ -312,20 +375,8 @@ def test_calls_without_a_timeout_end_within_the_reconnect_timeout(server):
     server.fail()
     failed_at = time.monotonic()
     calls += [TimedCall(name, RECONNECT_TIMEOUT, call) for name, call in later.items()]
-    check(calls, failed_at, UnavailableError)
+    calls.append(TimedCall("two calls with another reconnect_timeout", 2.0, call_twice))
+    check(server, calls, failed_at, UnavailableError)
     address = server.address
     texts = [str(call.error) for call in calls if call.error is not None]
     assert all(f"the server at {address} cannot be reached: " in text for text in texts), texts
-
-
-def test_each_call_to_a_server_that_has_failed_waits_for_its_own_reconnect_timeout(server):
-    """`reconnect_timeout` counts from the begin of each call, not from the moment when the server failed."""
-    client = Client(server.address, reconnect_timeout=1.0)
-    assert "t" in client.tables
-    server.fail()
-    with pytest.raises(UnavailableError):
-        client.info()
-    begin = time.monotonic()
-    with pytest.raises(UnavailableError):
-        client.info()
-    assert time.monotonic() - begin > 0.5
