@@ -5,6 +5,8 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+from helpers.python_process import PIPE, PythonProcess
+
 # Children of background jobs start with SIGINT ignored, so Python's handler is installed first.
 MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
 
@@ -12,10 +14,8 @@ MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);
 class RunningCommand:
     """A command of the program `engram` that runs in another process."""
 
-    def __init__(self, *args, new_session=False, **files):
-        command = [sys.executable, "-c", MAIN, *map(str, args)]
-        files = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **files}
-        self.process = subprocess.Popen(command, start_new_session=new_session, text=True, **files)
+    def __init__(self, *args, **options):
+        self.process = PythonProcess(MAIN, *args, **{"stdout": PIPE, "stderr": PIPE, **options})
 
     def line(self):
         """Returns the next line of stdout."""

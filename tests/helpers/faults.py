@@ -4,11 +4,11 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
+
+from helpers.python_process import PIPE, PythonProcess
 
 SERVE = """
 import sys
@@ -35,12 +35,7 @@ class ServerProcess:
 
     def start(self):
         """Starts the server; returns when it accepts connections."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", self._code, str(self.port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = PythonProcess(self._code, self.port, stdin=PIPE, stdout=PIPE)
         self.port = int(self._process.stdout.readline())
 
     @property
@@ -56,8 +51,7 @@ class ServerProcess:
 
     def freeze(self):
         """Stops the process without closing its connections; returns when it has stopped."""
-        self.signal(signal.SIGSTOP)
-        os.waitpid(self._process.pid, os.WUNTRACED)
+        self._process.freeze()
 
     def kill(self):
         """Kills the process, as `kill -9` does."""

@@ -1,0 +1,211 @@
+"""Python programs in processes of their own, which start in milliseconds.
+
+A Python process that has imported Engram and its command line waits for requests; for each, it forks a child that runs
+a program. It has only one thread and uses nothing of what it has imported, so that a child is like a new process.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+
+PIPE = subprocess.PIPE
+DEVNULL = subprocess.DEVNULL
+
+PARENT = """
+import json, os, signal, socket, sys
+import numpy as np
+import engram, engram.cli, engram.data.numpy
+from typer.testing import CliRunner
+
+# Imports what only a running command imports.
+assert CliRunner().invoke(engram.cli.app, ["inspect", "/nonexistent"]).exit_code == 1
+assert len(os.listdir("/proc/self/task")) == 1
+channel = socket.socket(fileno=int(sys.argv[1]))
+
+
+def run(request, files):
+    channel.close()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    if request["new_session"]:
+        os.setsid()
+    os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[:] = request["path"]
+    sys.argv[:] = ["-c", *request["arguments"]]
+    names = vars(sys.modules["__main__"])
+    code = request["code"]
+    names.clear()
+    names.update(__name__="__main__", __spec__=None)
+    exec(compile(code, "<string>", "exec"), names)
+
+
+while True:
+    message, files, _, _ = socket.recv_fds(channel, 1 << 20, 3)
+    if not message:
+        break
+    request = json.loads(message)
+    if request["wait"]:
+        reply = os.waitpid(request["wait"], os.WUNTRACED)[1]
+    else:
+        reply = os.fork()
+        if reply == 0:
+            break
+        for file in files:
+            os.close(file)
+    channel.send(str(reply).encode())
+if message:
+    run(request, files)
+"""
+
+
+class Parent:
+    """The process that forks children."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        with other:
+            # It ends once this process has closed the channel.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", PARENT, str(other.fileno())],
+                pass_fds=[other.fileno()],
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            )
+
+    def fork(self, code, arguments, files, cwd, *, new_session):
+        """Forks a child; returns its process id."""
+        request = {
+            "wait": None,
+            "code": code,
+            "arguments": arguments,
+            "directory": str(cwd or Path.cwd()),
+            "environment": dict(os.environ),
+            "path": ["", *sys.path],
+            "new_session": new_session,
+        }
+        return self._call(request, files)
+
+    def wait(self, pid):
+        """Waits until a child has ended or stopped; returns its status as `os.waitpid` does."""
+        return self._call({"wait": pid}, [])
+
+    def _call(self, request, files):
+        with self._lock:
+            socket.send_fds(self._channel, [json.dumps(request).encode()], files)
+            return int(self._channel.recv(100))
+
+
+@cache
+def parent():
+    """The process that forks the children of this one."""
+    return Parent()
+
+
+class PythonProcess:
+    """A process that runs a Python program, with arguments; its attributes and methods are those of `Popen`.
+
+    Without an argument, its standard streams are those of this process.
+    """
+
+    def __init__(self, code, *arguments, stdin=None, stdout=None, stderr=None, cwd=None, new_session=False):
+        self.stdin = self.stdout = self.stderr = self.returncode = None
+        files, opened = [], []
+        for number, file in enumerate((stdin, stdout, stderr)):
+            if file == PIPE:
+                ends = os.pipe()
+                mine, its = ends if number else ends[::-1]
+                setattr(self, ("stdin", "stdout", "stderr")[number], open(mine, "r" if number else "w"))
+                opened.append(its)
+            elif file == DEVNULL:
+                opened.append(its := os.open(os.devnull, os.O_RDWR))
+            else:
+                its = number if file is None else file if isinstance(file, int) else file.fileno()
+            files.append(its)
+        self.pid = parent().fork(code, [*map(str, arguments)], files, cwd, new_session=new_session)
+        for file in opened:
+            os.close(file)
+        self._end = os.pidfd_open(self.pid)
+
+    def send_signal(self, number):
+        """Sends a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def freeze(self):
+        """Stops the process without closing its connections; returns when it has stopped."""
+        os.kill(self.pid, signal.SIGSTOP)
+        parent().wait(self.pid)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout=None):
+        """Waits for the end of the process; returns its exit status, or minus the number of the signal."""
+        if self.returncode is None:
+            if not select.select([self._end], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a Python process", timeout)
+            self.returncode = os.waitstatus_to_exitcode(parent().wait(self.pid))
+            os.close(self._end)
+        return self.returncode
+
+    def poll(self):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def communicate(self, text=None, timeout=60.0):
+        """Writes to stdin, reads stdout and stderr to their ends, and waits; returns what it has read."""
+        read = {}
+
+        def read_all(file):
+            read[file] = file.read()
+            file.close()
+
+        outputs = [file for file in (self.stdout, self.stderr) if file and not file.closed]
+        threads = [threading.Thread(target=read_all, args=(file,), daemon=True) for file in outputs]
+        for thread in threads:
+            thread.start()
+        if self.stdin and not self.stdin.closed:
+            with contextlib.suppress(BrokenPipeError):
+                self.stdin.write(text or "")
+                self.stdin.close()
+        self.wait(timeout)
+        for thread in threads:
+            thread.join(timeout)
+        return read.get(self.stdout), read.get(self.stderr)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for file in (self.stdin, self.stdout, self.stderr):
+            if file:
+                with contextlib.suppress(BrokenPipeError):
+                    file.close()
+        self.wait()
+
+
+def run_program(code, *arguments, seconds=60.0, stderr=""):
+    """Runs a Python program; checks that it succeeds, and what it prints on stderr; returns its output."""
+    process = PythonProcess(code, *arguments, stdout=PIPE, stderr=PIPE)
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    assert (process.returncode, errors) == (0, stderr), output
+    return output
