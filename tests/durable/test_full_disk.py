@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from helpers.full_disk import (
     tables,
     write_error,
 )
+from helpers.python_process import run_program
 from helpers.support import raises, wait_until
 
 from engram import Pattern, Store, Table
@@ -250,9 +250,7 @@ def test_opening_a_store_without_space_raises_an_error_and_loses_nothing(tmp_pat
     path = tmp_path / "store"
     with Store.open(path, tables()) as store:
         insert(store, 0, "queue")
-    command = [sys.executable, "-c", OPEN_WITH_LIMIT, path, str(max_size)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout == f"{path}{problem}: File too large\n"
+    assert run_program(OPEN_WITH_LIMIT, path, max_size) == f"{path}{problem}: File too large\n"
     assert queued(path) == ([0], ())
 
 

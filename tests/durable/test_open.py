@@ -1,11 +1,10 @@
 """Stores in directories: what opening restores, and which errors it raises."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from helpers.python_process import PIPE, PythonProcess
 from helpers.support import raises
 
 import engram
@@ -239,7 +238,7 @@ for value in range(1_000_000):
 @pytest.mark.parametrize("durability", ["process", "disk"])
 def test_flushed_items_survive_a_kill(tmp_path, durability):
     acknowledged = 0
-    child = subprocess.Popen([sys.executable, "-c", CHILD, tmp_path, durability], stdout=subprocess.PIPE, text=True)
+    child = PythonProcess(CHILD, tmp_path, durability, stdout=PIPE)
     assert child.stdout.readline() == "ready\n"
     while acknowledged < 2_000:
         acknowledged = int(child.stdout.readline())

@@ -1,12 +1,12 @@
 """Large chunks: as they were written, and after a checkpoint copied them from a sparse log to a new one."""
 
-import subprocess
-import sys
+from functools import cache
 
 import numpy as np
 import pytest
 from helpers import records
 from helpers.records import flip
+from helpers.sample_stores import copied
 
 from engram import Store, Table
 
@@ -17,18 +17,26 @@ LARGE = 20_000
 """Incompressible bytes per chunk. Opening verifies chunks of this size in separate threads."""
 
 
+@cache
 def content(value):
     return np.random.default_rng(value).integers(0, 256, LARGE, np.uint8)
 
 
-@pytest.fixture
-def relocated(tmp_path):
-    """A store whose first log is sparse, so that its third log has copies of the chunks in use."""
-    with Store.open(tmp_path, [Table("t", max_size=1_000)]) as store:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The directory of a store whose first log is sparse, so that its third log has copies of the chunks in use."""
+    path = tmp_path_factory.mktemp("relocated") / "store"
+    with Store.open(path, [Table("t", max_size=1_000)]) as store:
         keys = [store.insert({"n": np.int64(value), "x": content(value)}, {"t": 1.0}) for value in range(COUNT)]
         assert store.delete("t", keys[: KEPT.start]) == KEPT.start
         assert store.checkpoint().bytes > len(KEPT) * LARGE
-    return tmp_path
+    return path
+
+
+@pytest.fixture
+def relocated(made, tmp_path):
+    """A copy of that directory."""
+    return copied(made, tmp_path / "store")
 
 
 def chunks(path):
@@ -40,9 +48,10 @@ def check(path, num_notes):
     for expected_notes in (num_notes, 0):
         with Store.open(path) as store:
             assert len(store.notes) == expected_notes
-            data = store.sample("t", 10_000).data
-            assert set(data["n"].tolist()) == set(KEPT)
-            assert all((steps == content(value)).all() for value, steps in zip(data["n"], data["x"], strict=True))
+            batches = [store.sample("t", 100), *store.scan("t")]
+            assert {n for batch in batches[1:] for n in batch.data["n"].tolist()} == set(KEPT)
+            for data in (batch.data for batch in batches):
+                assert all((steps == content(value)).all() for value, steps in zip(data["n"], data["x"], strict=True))
 
 
 def test_relocated_chunks_are_read(relocated):
@@ -78,17 +87,18 @@ A chunk that waits for its thread keeps a block of the file in memory, and readi
 
 
 def noise(number, sizes):
-    return np.random.default_rng(number).integers(0, 256, sizes[number % len(sizes)], np.uint8)
+    return np.frombuffer(np.random.default_rng(number).bytes(sizes[number % len(sizes)]), np.uint8)
 
 
 @pytest.mark.parametrize("sizes", [5 * SIZES, 5 * SIZES[::2] + 5 * SIZES[::-1], 15 * RARE])
-def test_chunks_of_any_size_are_read(tmp_path, sizes):
+def test_chunks_of_any_size_are_read(tmp_path, spawn, sizes):
     with Store.open(tmp_path, [Table.queue("t", max_size=len(sizes))]) as store:
         for number in range(len(sizes)):
             store.insert({"x": noise(number, sizes)}, {"t": 1.0}, time_axis=True)
         store.checkpoint()
     # A deadlock of opening would also occur here, where a timeout ends it.
-    subprocess.run([sys.executable, "-m", "engram.cli", "inspect", tmp_path], check=True, timeout=60)
+    status, _, errors = spawn("inspect", tmp_path).end()
+    assert (status, errors) == (0, "")
     with Store.open(tmp_path) as store:
         assert store.notes == ()
         for number in range(len(sizes)):

@@ -1,15 +1,13 @@
 """Resharding of closed stores: the same contents in another number of directories."""
 
 import re
-import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
+from helpers.python_process import PIPE, PythonProcess
 from helpers.support import raises
 
 import engram
@@ -38,6 +36,12 @@ def fill(path, first, *, count=60, size=4):
     return path
 
 
+def comparable(values):
+    """Returns an array, or text, as a value that `==` compares; large arrays quickly."""
+    array = np.asarray(values)
+    return array.tolist() if array.dtype.kind in "OSTU" else (array.dtype, array.shape, array.tobytes())
+
+
 def contents(paths):
     """Returns the items of all stores, by table and key: data and priority; and the sums of the tables' counts."""
     items, counts = {}, {}
@@ -47,7 +51,7 @@ def contents(paths):
                 counts[name] = counts.get(name, 0) + np.array([info.inserts, info.samples, info.size])
                 for batch in store.scan(name, batch_size=16):
                     for index, key in enumerate(batch.info.key.tolist()):
-                        item = {column: np.asarray(values[index]).tolist() for column, values in batch.data.items()}
+                        item = {column: comparable(values[index]) for column, values in batch.data.items()}
                         assert (name, key) not in items
                         items[name, key] = (item, float(batch.info.priority[index]))
     return items, {name: each.tolist() for name, each in counts.items()}
@@ -151,10 +155,8 @@ def test_sources_in_the_unfinished_output_are_not_removed(sources, tmp_path):
 
 
 def test_more_directories_than_open_files_are_refused_at_once(sources, tmp_path):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
-
-    process = start(sources, tmp_path / "out", into=100, preexec_fn=limit)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))"
+    process = start(sources, tmp_path / "out", into=100, first=limit)
     _, stderr = process.communicate()
     assert stderr.splitlines()[-1] == (
         "engram.errors.InvalidArgumentError: `into`: 100 new directories need about 325 open files, but this process "
@@ -172,9 +174,9 @@ resharding.reshard(sources, into=int(into), output=output)
 """
 
 
-def start(sources, output, into=3, **options):
-    command = [sys.executable, "-c", RESHARD, str(into), str(output), *map(str, sources)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+def start(sources, output, into=3, first=""):
+    """Starts a process that runs the program `first`, and then reshards."""
+    return PythonProcess(first + RESHARD, into, output, *sources, stderr=PIPE)
 
 
 def test_a_killed_run_can_be_repeated(tmp_path):
@@ -206,11 +208,8 @@ def test_a_killed_run_can_be_repeated(tmp_path):
 
 
 def test_a_full_disk_leaves_nothing(sources, tmp_path):
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
-
-    process = start(sources, tmp_path / "out", preexec_fn=limit)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))"  # Python ignores SIGXFSZ
+    process = start(sources, tmp_path / "out", first=limit)
     _, stderr = process.communicate()
     last = stderr.splitlines()[-1]
     assert re.fullmatch(

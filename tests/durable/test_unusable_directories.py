@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import records
 from helpers.crash_workload import all_values, steps
+from helpers.python_process import PIPE, PythonProcess, run_program
 from helpers.records import Head, files
 from helpers.sample_stores import (
     QUEUE,
@@ -81,9 +80,7 @@ except StorageError as error:
 
 def error_without_privileges(path):
     """Opens the store in a process without the superuser's capabilities; returns the error text."""
-    done = subprocess.run([sys.executable, "-c", OPEN_UNPRIVILEGED, path], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.rstrip("\n")
+    return run_program(OPEN_UNPRIVILEGED, path).rstrip("\n")
 
 
 @sample_store(checkpointed)
@@ -133,9 +130,7 @@ sys.stdin.read()
 @sample_store(logged)
 def test_a_directory_that_another_process_has_open_is_rejected(sample, tmp_path):
     path = copied(sample.path, tmp_path / "store")
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
+    with PythonProcess(HOLDER, path, stdin=PIPE, stdout=PIPE) as holder:
         assert holder.stdout.readline() == "ready\n"
         before = files(path)
         text = rf"{re.escape(str(path))} is in use by process {holder.pid} since (\S+ \S+) UTC; "
@@ -165,9 +160,7 @@ os.wait()
 @sample_store(logged)
 def test_children_of_a_killed_process_do_not_hold_the_lock(sample, tmp_path):
     path = copied(sample.path, tmp_path / "store")
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
+    with PythonProcess(PARENT, path, stdin=PIPE, stdout=PIPE) as parent:
         assert parent.stdout.readline() == "ready\n"
         with pytest.raises(StorageError, match=f"is in use by process {parent.pid}"):
             open_sample(path)
@@ -194,9 +187,7 @@ with Store.open(sys.argv[1]) as store:
 
 
 def test_a_store_with_many_logs_keeps_few_files_open(tmp_path):
-    command = [sys.executable, "-c", MANY_LOGS, tmp_path / "store"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("60 ()\n", "")
+    assert run_program(MANY_LOGS, tmp_path / "store") == "60 ()\n"
     assert len(list((tmp_path / "store").glob("log-*"))) > 50
 
 
@@ -225,14 +216,13 @@ def test_too_few_open_files_are_not_reported_as_damage(sample, tmp_path, repair)
     error_text = rf"{name}(:|(/LOCK)? cannot be used:).* Too many open files\n"
     outputs = []
     for max_more_files in range(12):
-        command = [sys.executable, "-c", FEW_FILES, path, str(max_more_files), repair]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        outputs.append(done.stdout)
-        if done.stdout == "opened ()\n":
+        output = run_program(FEW_FILES, path, max_more_files, repair)
+        outputs.append(output)
+        if output == "opened ()\n":
             break
-        assert re.fullmatch(error_text, done.stdout)
-        assert "can be used" not in done.stdout
-        assert "is not used" not in done.stdout
+        assert re.fullmatch(error_text, output)
+        assert "can be used" not in output
+        assert "is not used" not in output
         assert files(path) == before
     assert outputs[-1] == "opened ()\n"
     assert any(re.match(rf"{name}: (checkpoint|log)-\d+ cannot be read: Too many", text) for text in outputs), outputs

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from helpers.forks import PROGRAM, needs_fork
-from helpers.support import run_python
+from helpers.python_process import run_program
+from helpers.support import runs_all_tests
 
 pytestmark = needs_fork
 
@@ -59,7 +60,7 @@ client.close()
 server.close()
 print("parent continues")
 """
-    assert run_python(HEAD + code) == "parent continues\n"
+    assert run_program(HEAD + code) == "parent continues\n"
 
 
 def test_children_of_one_parent_have_different_sessions():
@@ -82,7 +83,7 @@ for pid in [fork(work) for work in (child, child, child, fresh, fresh)]:
 # With a shared session, the server would treat items of one child as duplicates of another's.
 assert client.info()["t"].size == 80, client.info()["t"].size
 """
-    assert run_python(HEAD + code) == ""
+    assert run_program(HEAD + code) == ""
 
 
 def test_a_child_drops_an_unused_client_at_once():
@@ -105,7 +106,7 @@ def child():
 in_child(child)
 assert client.info()["t"].size == 200
 """
-    assert run_python(HEAD + code) == ""
+    assert run_program(HEAD + code) == ""
 
 
 @pytest.mark.skipif(not Path("/proc/net/unix").exists(), reason="needs Linux's list of sockets")
@@ -126,7 +127,7 @@ one, other = os.read(read_end, 100).decode().split()
 assert len(one) == len(other) == 16, (one, other)
 assert one != other
 """
-    assert run_python(HEAD + code) == ""
+    assert run_program(HEAD + code) == ""
 
 
 def test_a_child_does_not_keep_the_ports_of_a_closed_server_open():
@@ -155,7 +156,7 @@ assert engram.Client(again.address).tables == []
 os.write(stop[1], b".")
 assert os.waitpid(pid, 0)[1] == 0
 """
-    assert run_python(PROGRAM + code) == ""
+    assert run_program(PROGRAM + code) == ""
 
 
 def test_children_work_if_they_are_forked_while_calls_wait():
@@ -173,11 +174,13 @@ client.insert({"x": 2}, {"q": 1.0})
 waiting.join()
 assert client.info()["t"].size == 10
 """
-    assert run_python(HEAD + code) == ""
+    assert run_program(HEAD + code) == ""
 
 
 def test_children_work_if_they_are_forked_while_threads_start_and_end():
-    code = """
+    code = (
+        f"children = {100 if runs_all_tests() else 25}"
+        + """
 import signal
 done = threading.Event()
 
@@ -203,10 +206,11 @@ def child():
 threads = [threading.Thread(target=start_and_join) for _ in range(3)]
 for thread in threads:
     thread.start()
-for _ in range(100):
+for _ in range(children):
     in_child(child)
 done.set()
 for thread in threads:
     thread.join()
 """
-    assert run_python(HEAD + code) == ""
+    )
+    assert run_program(HEAD + code) == ""

@@ -1,15 +1,14 @@
 """Exactly the items that a killed reader did not receive are returned to the table."""
 
 import signal
-import subprocess
-import sys
 
 import pytest
+from helpers.python_process import PIPE, PythonProcess
 from helpers.support import fill, wait_until
 
 from engram import Server, Table
 
-ITEMS = 6_000
+ITEMS = 3_000
 SIZE = 10  # items per batch
 PREFETCH = 4  # batches
 VICTIM_READS = 20  # batches that the killed reader has received
@@ -37,9 +36,7 @@ def reader():
 
     def start(server, reads):
         arguments = [server.address, str(SIZE), str(PREFETCH), str(reads)]
-        process = subprocess.Popen(
-            [sys.executable, "-c", READER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        process = PythonProcess(READER, *arguments, stdin=PIPE, stdout=PIPE)
         started.append(process)
         assert process.stdout.readline() == "ready\n"
         return process

@@ -4,7 +4,8 @@ import time
 
 import pytest
 from helpers.faults import Proxy
-from helpers.support import BackgroundCall, fill, run_python, sample_x, wait_until
+from helpers.python_process import run_program
+from helpers.support import BackgroundCall, fill, sample_x, wait_until
 
 from engram import Client, Server, Table
 from engram.errors import DeadlineExceededError, UnavailableError
@@ -131,6 +132,6 @@ def test_closing_a_client_acknowledges_its_samples(server):
 def test_exiting_acknowledges_samples(server, end):
     fill(server.store, "q", range(3))
     code = f"import engram, sys\nclient = engram.Client('{server.address}')\nclient.sample('q', 2)\n{end}"
-    assert run_python(code) == ""
+    assert run_program(code) == ""
     wait_until(lambda: server.store.info()["q"].hidden_items == 0)
     assert server.store.info()["q"].size == 1

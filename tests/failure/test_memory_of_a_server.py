@@ -1,13 +1,12 @@
 """Memory of a server whose clients read nothing, or only announce long messages; other clients are served meanwhile."""
 
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from helpers.http2 import SilentConnection, length_prefix
+from helpers.python_process import PIPE, PythonProcess
 
 import engram
 
@@ -51,12 +50,7 @@ class LimitedServer:
 
     def __init__(self, *, max_address_space: int = 0, cpus: int = 0) -> None:
         """Starts the server; 0 means no limit of its address space, and all CPUs."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(max_address_space), str(cpus)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = PythonProcess(SERVER, max_address_space, cpus, stdin=PIPE, stdout=PIPE)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
         self.connections: list[SilentConnection] = []

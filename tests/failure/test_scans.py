@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from helpers.faults import Proxy, ServerProcess
 from helpers.forks import PROGRAM, needs_fork
-from helpers.support import BackgroundCall, fill, raises, run_python
+from helpers.python_process import run_program
+from helpers.support import BackgroundCall, fill, raises
 
 from engram import Client, Pattern, Server, Store, Table
 from engram.errors import ClosedError, DeadlineExceededError, UnavailableError
@@ -179,4 +180,4 @@ print("parent continues")
 
 @needs_fork
 def test_a_scan_belongs_to_the_process_that_began_it():
-    assert run_python(PROGRAM + FORK) == "parent continues\n"
+    assert run_program(PROGRAM + FORK) == "parent continues\n"

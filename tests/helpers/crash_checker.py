@@ -5,8 +5,6 @@ import itertools
 import re
 import shutil
 import struct
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -30,6 +28,7 @@ from helpers.crash_workload import (
     steps,
     table_states,
 )
+from helpers.python_process import PythonProcess, script
 
 FAULTS = (
     "refused",  # the store cannot be opened
@@ -211,7 +210,7 @@ class CrashChecker:
         output = self.root / "output"
         arguments = [self.path, self.seed, self.next, self.durability]
         with output.open("w") as out:
-            child = subprocess.Popen([sys.executable, crash_workload.__file__, *map(str, arguments)], stdout=out)
+            child = PythonProcess(script(crash_workload.__file__), *arguments, stdout=out)
         # In some rounds the child is killed while it opens the store.
         start_line, max_seconds = ("ready\n", 0.3) if self.rng.random() < 0.8 else ("opening\n", 0.03)
         seconds = self.rng.uniform(0.0, max_seconds)

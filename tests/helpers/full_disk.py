@@ -7,13 +7,12 @@ import inspect
 import os
 import resource
 import signal
-import subprocess
-import sys
 
 import numpy as np
 
 from engram import Store, Table, selectors
 from engram.errors import StorageError
+from helpers.python_process import PIPE, PythonProcess, script
 
 ITEM_BYTES = 1_000
 """Size of an item's content."""
@@ -64,11 +63,10 @@ def kill_this_process():
 
 def run_in_process(call, path, durability):
     """Runs a function of a test module, as a program, until the function kills it; returns its output."""
-    arguments = [sys.executable, inspect.getfile(call), call.__name__, str(path), durability]
-    modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    result = subprocess.run(arguments, capture_output=True, text=True, check=False, env=os.environ | modules)
-    assert (result.returncode, result.stderr) == (-signal.SIGKILL, "")
-    return result.stdout
+    process = PythonProcess(script(inspect.getfile(call)), call.__name__, path, durability, stdout=PIPE, stderr=PIPE)
+    output, errors = process.communicate()
+    assert (process.returncode, errors) == (-signal.SIGKILL, "")
+    return output
 
 
 def queued(path):

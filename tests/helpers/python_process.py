@@ -22,6 +22,7 @@ DEVNULL = subprocess.DEVNULL
 PARENT = """
 import json, os, signal, socket, sys
 import numpy as np
+import pytest
 import engram, engram.cli, engram.data.numpy
 from typer.testing import CliRunner
 
@@ -113,6 +114,11 @@ def parent():
     return Parent()
 
 
+def script(path):
+    """Returns a program that runs the file of a script."""
+    return f"import runpy, sys; sys.argv[0] = {str(path)!r}; runpy.run_path({str(path)!r}, run_name='__main__')"
+
+
 class PythonProcess:
     """A process that runs a Python program, with arguments; its attributes and methods are those of `Popen`.
 
@@ -126,7 +132,7 @@ class PythonProcess:
             if file == PIPE:
                 ends = os.pipe()
                 mine, its = ends if number else ends[::-1]
-                setattr(self, ("stdin", "stdout", "stderr")[number], open(mine, "r" if number else "w"))
+                setattr(self, ("stdin", "stdout", "stderr")[number], os.fdopen(mine, "r" if number else "w"))
                 opened.append(its)
             elif file == DEVNULL:
                 opened.append(its := os.open(os.devnull, os.O_RDWR))
