@@ -1,7 +1,8 @@
-"""Python programs in processes of their own, which start in milliseconds.
+"""Python programs in processes of their own, which start quickly.
 
-A Python process that has imported Engram and its command line waits for requests; for each, it forks a child that runs
-a program. It has only one thread and uses nothing of what it has imported, so that a child is like a new process.
+A Python process that has imported the packages that Engram and its command line import waits for requests; for each, it
+forks a child that runs a program. It does not import Engram, and has only one thread, so that a child is like a new
+process.
 """
 
 import contextlib
@@ -20,15 +21,9 @@ PIPE = subprocess.PIPE
 DEVNULL = subprocess.DEVNULL
 
 PARENT = """
-import json, os, signal, socket, sys
-import numpy as np
-import pytest
-import engram, engram.cli, engram.data.numpy
-from typer.testing import CliRunner
+import asyncio, concurrent.futures, json, logging, mmap, os, secrets, signal, socket, sys, tempfile, tomllib
+import numpy as np, numpy.typing, pydantic.type_adapter, pytest, rich.live, rich.progress, rich.table, typer.testing
 
-# Imports what only a running command imports.
-assert CliRunner().invoke(engram.cli.app, ["inspect", "/nonexistent"]).exit_code == 1
-assert len(os.listdir("/proc/self/task")) == 1
 channel = socket.socket(fileno=int(sys.argv[1]))
 
 
