@@ -56,9 +56,10 @@ def test_ctrl_c_drops_the_tables(spawn, wait_for_items):
         assert server.store.tables == []
 
 
-def test_an_unreachable_server_is_reported(run):
+def test_an_unreachable_server_is_reported(run, reconnect_timeout):
     with engram.Server([]) as server:
         address = server.address
     result = run("bench", address)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"error: the server at {address} cannot be reached")
+    assert result.stderr.endswith(f"; tried for {reconnect_timeout} s\n")

@@ -11,6 +11,9 @@ from helpers.support import BackgroundCall, wait_until
 
 import engram
 
+SHORT_RECONNECT_TIMEOUT = "import engram; engram.Client.__init__.__kwdefaults__['reconnect_timeout'] = 0.3\n"
+"""A program after which commands try to reach a server for 0.3 s, not 5 s."""
+
 
 def test_an_update_has_one_row_per_table_and_the_reason_why_it_blocks(run):
     with engram.Server([engram.Table("replay")]) as server:
@@ -39,13 +42,14 @@ def test_updates_replace_each_other_on_a_terminal(run, monkeypatch):
     assert up in result.stdout
 
 
-def test_an_unreachable_server_is_reported(run):
+def test_an_unreachable_server_is_reported(run, reconnect_timeout):
     server = engram.Server([engram.Table("replay")])
     address = server.address
     server.close()
     result = run("top", address)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"error: the server at {address} cannot be reached")
+    assert result.stderr.endswith(f"; tried for {reconnect_timeout} s\n")
 
 
 def test_ctrl_c_exits_without_a_message(spawn):
@@ -69,9 +73,9 @@ def terminal():
 def start_top(spawn, terminal):
     """Returns `start_top(*args)`, which starts `engram top` on the terminal and waits until it reads keys."""
 
-    def start(*args):
+    def start(*args, **options):
         screen, keyboard = terminal
-        top = spawn("top", *args, stdin=keyboard, stdout=keyboard)
+        top = spawn("top", *args, **options, stdin=keyboard, stdout=keyboard)
         BackgroundCall(lambda: [None for _ in iter(lambda: os.read(screen, 4096), b"")])  # so that it can print
         wait_until(lambda: not termios.tcgetattr(keyboard)[3] & (termios.ICANON | termios.ECHO), 60)
         return top
@@ -93,7 +97,7 @@ def test_q_and_signals_end_it_and_restore_the_terminal(start_top, terminal, sign
 def test_an_error_restores_the_terminal(start_top, terminal):
     state = termios.tcgetattr(terminal[1])
     with engram.Server([engram.Table("replay")]) as server:
-        top = start_top(server.address, "--interval", 0.05)
+        top = start_top(server.address, "--interval", 0.05, before=SHORT_RECONNECT_TIMEOUT)
     status, _, stderr = top.end()
     assert status == 1
     assert stderr.startswith("error: ")

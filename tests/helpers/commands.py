@@ -14,8 +14,9 @@ MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);
 class RunningCommand:
     """A command of the program `engram` that runs in another process."""
 
-    def __init__(self, *args, **options):
-        self.process = PythonProcess(MAIN, *args, **{"stdout": PIPE, "stderr": PIPE, **options})
+    def __init__(self, *args, before="", **options):
+        """Starts the command, after the program `before`; the options are those of `PythonProcess`."""
+        self.process = PythonProcess(before + MAIN, *args, **{"stdout": PIPE, "stderr": PIPE, **options})
 
     def line(self):
         """Returns the next line of stdout."""
