@@ -27,23 +27,16 @@ def encrypted(serve, certificates):
     return server, address
 
 
-@pytest.mark.parametrize(
-    "command", [("info", "--json"), ("top", "--count", 1), ("bench", "--seconds", 0.02)], ids=lambda each: each[0]
-)
-def test_commands_send_the_client_certificate(run, encrypted, certificates, command):
-    _, address = encrypted
-    name, *rest = command
-    result = run(name, address, *rest, *options(ca=certificates.ca, **certificates.client))
-    assert result.exit_code == 0, result.output
-    result = run(name, address, *rest, *options(ca=certificates.ca))
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(
-        f"error: the TLS handshake with the server at {address} failed: it requires a client certificate"
-    )
-
-
-def test_metrics_use_tls(encrypted, certificates):
-    server, _ = encrypted
+def test_commands_send_the_client_certificate_and_metrics_use_tls(run, encrypted, certificates):
+    server, address = encrypted
+    for name, *rest in (("info", "--json"), ("top", "--count", 1), ("bench", "--seconds", 0.02)):
+        result = run(name, address, *rest, *options(ca=certificates.ca, **certificates.client))
+        assert result.exit_code == 0, (name, result.output)
+        result = run(name, address, *rest, *options(ca=certificates.ca))
+        assert (result.exit_code, result.stdout) == (1, ""), name
+        assert result.stderr.startswith(
+            f"error: the TLS handshake with the server at {address} failed: it requires a client certificate"
+        ), name
     line = server.line()
     assert line.startswith("metrics at https://127.0.0.1:")
     context = ssl.create_default_context(cafile=certificates.ca)
@@ -52,12 +45,11 @@ def test_metrics_use_tls(encrypted, certificates):
         assert "engram_table_items" in response.read().decode()
 
 
-@pytest.mark.parametrize("command", [("top", "--count", 1), ("bench", "--seconds", 0.02)], ids=lambda each: each[0])
-def test_commands_send_the_token(run, serve, command):
+def test_commands_send_the_token(run, serve):
     _, _, address = serve("--token", "s3cret")
-    name, *rest = command
-    assert run(name, address, *rest, "--token", "s3cret").exit_code == 0
-    assert run(name, address, *rest).exit_code == 1
+    for name, *rest in (("top", "--count", 1), ("bench", "--seconds", 0.02)):
+        assert run(name, address, *rest, "--token", "s3cret").exit_code == 0, name
+        assert run(name, address, *rest).exit_code == 1, name
     infos = json.loads(run("info", address, "--json", "--token", "s3cret").stdout)
     assert list(infos) == ["replay"]
 

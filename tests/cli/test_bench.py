@@ -45,7 +45,11 @@ def test_a_given_server_keeps_its_tables_unchanged(run):
     assert "\x1b" not in result.output
 
 
-@pytest.mark.parametrize("wait_for_items", [False, True], ids=["at the start", "during a measurement"])
+@pytest.mark.parametrize(
+    "wait_for_items",
+    [pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["at the start", "during a measurement"],
+)
 def test_ctrl_c_drops_the_tables(spawn, wait_for_items):
     with engram.Server([]) as server:
         bench = spawn("bench", server.address, "--seconds", 60)

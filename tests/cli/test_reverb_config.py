@@ -52,11 +52,12 @@ def test_tables_have_the_options_and_signatures_of_the_file(serve, config):
     assert server.end(signal.SIGTERM) == (0, "stopping\n", "")
 
 
-def test_the_port_is_that_of_the_file_unless_an_option_gives_one(spawn, serve, config):
+def test_the_port_is_that_of_the_file_unless_an_option_gives_one(run, serve, config):
     with engram.Server([]) as other:
         file = config(f"port: {other.port} {TABLE}")
         text = f"error: --port {other.port} is already in use; choose another, or 0 for any free port\n"
-        assert spawn("serve", "--reverb-config", file).end() == (1, "", text)
+        result = run("serve", "--reverb-config", file)
+        assert (result.exit_code, result.stdout, result.stderr) == (1, "", text)
         _, _, address = serve("--reverb-config", file)  # with --port 0
         assert engram.Client(address).tables == ["q"]
 

@@ -83,13 +83,11 @@ def start_top(spawn, terminal):
     return start
 
 
-@pytest.mark.parametrize(("signal_number", "status"), [(None, 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
-def test_q_and_signals_end_it_and_restore_the_terminal(start_top, terminal, signal_number, status):
+@pytest.mark.parametrize(("signal_number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_signals_end_it_and_restore_the_terminal(start_top, terminal, signal_number, status):
     state = termios.tcgetattr(terminal[1])
     with engram.Server([engram.Table("replay")]) as server:
         top = start_top(server.address, "--interval", 60)
-        if signal_number is None:
-            os.write(terminal[0], b"xyq")
         assert top.end(signal_number) == (status, None, "")
     assert termios.tcgetattr(terminal[1]) == state
 
@@ -104,13 +102,16 @@ def test_an_error_restores_the_terminal(start_top, terminal):
     assert termios.tcgetattr(terminal[1]) == state
 
 
-def test_other_keys_do_not_shorten_an_interval(start_top, terminal):
+def test_q_ends_it_and_restores_the_terminal_and_other_keys_do_not_shorten_an_interval(start_top, terminal):
+    state = termios.tcgetattr(terminal[1])
     with engram.Server([engram.Table("replay")]) as server:
-        top = start_top(server.address, "--count", 2, "--interval", 1)
+        top = start_top(server.address, "--count", 2, "--interval", 60)
         os.write(terminal[0], b"abcQ\n")
         with pytest.raises(subprocess.TimeoutExpired):
             top.process.wait(0.5)
+        os.write(terminal[0], b"xyq")
         assert top.end() == (0, None, "")
+    assert termios.tcgetattr(terminal[1]) == state
 
 
 def test_keys_are_read_only_from_a_terminal(spawn):
