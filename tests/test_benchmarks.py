@@ -19,11 +19,11 @@ PROGRAMS = [
         for name in ("buffers", "bulk_insert", "dashboard", "mapped_buffer", "sharded", "stall", "stall_checkpoint")
     ),
     "benchmarks.vector_writer",
-    pytest.param("benchmarks.ftw", marks=pytest.mark.jax),
+    pytest.param("benchmarks.ftw", marks=[pytest.mark.jax, pytest.mark.slow]),
 ]
 
 
-@pytest.mark.parametrize("workload", ["insert_pattern", "network_sample_uniform"])
+@pytest.mark.parametrize("workload", ["insert_pattern", pytest.param("network_sample_uniform", marks=pytest.mark.slow)])
 def test_a_quick_run_of_engram_succeeds(workload: str) -> None:
     """With any build, whose profile it prints."""
     command = [sys.executable, "-m", "benchmarks", "--quick", "--engine", "engram", "--runs", "1", workload]

@@ -16,7 +16,9 @@ def import_script(name):
     return module
 
 
-@pytest.mark.parametrize(("name", "executed"), [("quickstart", True), ("reverb_tutorial", False)])
+@pytest.mark.parametrize(
+    ("name", "executed"), [pytest.param("quickstart", True, marks=pytest.mark.slow), ("reverb_tutorial", False)]
+)
 def test_a_notebook_is_generated_from_its_program(name, executed):
     program = ROOT / "examples" / f"{name}.py"
     notebook = import_script("make_notebooks").notebook(program.read_text(), executed=executed)

@@ -10,7 +10,7 @@ from helpers.sample_stores import copied
 
 from engram import Store, Table
 
-COUNT, KEPT = 500, range(300, 500)
+COUNT, KEPT = 300, range(180, 300)
 """Number of inserted items, and those that are not deleted."""
 
 LARGE = 20_000
@@ -90,7 +90,9 @@ def noise(number, sizes):
     return np.frombuffer(np.random.default_rng(number).bytes(sizes[number % len(sizes)]), np.uint8)
 
 
-@pytest.mark.parametrize("sizes", [5 * SIZES, 5 * SIZES[::2] + 5 * SIZES[::-1], 15 * RARE])
+@pytest.mark.parametrize(
+    "sizes", [5 * SIZES, pytest.param(5 * SIZES[::2] + 5 * SIZES[::-1], marks=pytest.mark.slow), 15 * RARE]
+)
 def test_chunks_of_any_size_are_read(tmp_path, spawn, sizes):
     with Store.open(tmp_path, [Table.queue("t", max_size=len(sizes))]) as store:
         for number in range(len(sizes)):

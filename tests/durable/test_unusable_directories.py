@@ -71,20 +71,29 @@ from engram.errors import StorageError
 # The superuser may write everywhere, so this process gives up its capabilities.
 header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
 assert ctypes.CDLL(None).capset(header, none) == 0
-try:
-    Store.open(sys.argv[1])
-except StorageError as error:
-    print(error)
+for line in sys.stdin:
+    try:
+        Store.open(line.removesuffix("\\n"))
+    except StorageError as error:
+        print(error, flush=True)
 """
 
 
-def error_without_privileges(path):
-    """Opens the store in a process without the superuser's capabilities; returns the error text."""
-    return run_program(OPEN_UNPRIVILEGED, path).rstrip("\n")
+@pytest.fixture(scope="module")
+def error_without_privileges():
+    """Returns `error_without_privileges(path)`: the error of a process without the superuser's capabilities."""
+    with PythonProcess(OPEN_UNPRIVILEGED, stdin=PIPE, stdout=PIPE) as process:
+
+        def error(path):
+            process.stdin.write(f"{path}\n")
+            process.stdin.flush()
+            return process.stdout.readline().removesuffix("\n")
+
+        yield error
 
 
 @sample_store(checkpointed)
-def test_a_directory_or_lock_without_write_permission_is_rejected(sample, tmp_path):
+def test_a_directory_or_lock_without_write_permission_is_rejected(sample, tmp_path, error_without_privileges):
     path = copied(sample.path, tmp_path / "store")
     (path / "log-0000000099.tmp").write_text("not finished")
     before = files(path)
@@ -107,7 +116,7 @@ def test_a_directory_or_lock_without_write_permission_is_rejected(sample, tmp_pa
 
 
 @sample_store(checkpointed)
-def test_a_file_without_read_permission_is_rejected(sample, tmp_path):
+def test_a_file_without_read_permission_is_rejected(sample, tmp_path, error_without_privileges):
     path = copied(sample.path, tmp_path / "store")
     (path / NEW).chmod(0)
     # The checkpoint is not damaged, so the earlier one must not be used instead.
@@ -193,17 +202,26 @@ def test_a_store_with_many_logs_keeps_few_files_open(tmp_path):
 
 FEW_FILES = """
 import os, resource, sys
+from pathlib import Path
 from engram import Store
 from engram.errors import StorageError
-hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-free = os.open(os.devnull, os.O_RDONLY)
-os.close(free)
-resource.setrlimit(resource.RLIMIT_NOFILE, (free + int(sys.argv[2]), hard_limit))
-try:
-    with Store.open(sys.argv[1], repair=sys.argv[3] == "repair") as store:
-        print("opened", store.notes)
-except StorageError as error:
-    print(error)
+from helpers.records import files
+path, repair = Path(sys.argv[1]), sys.argv[2] == "repair"
+before = files(path)
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+for max_more_files in range(12):
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + max_more_files, limits[1]))
+    try:
+        with Store.open(path, repair=repair) as store:
+            print("opened", store.notes)
+        break
+    except StorageError as error:
+        print(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert files(path) == before
 """
 
 
@@ -211,20 +229,14 @@ except StorageError as error:
 @pytest.mark.parametrize("repair", ["", "repair"])
 def test_too_few_open_files_are_not_reported_as_damage(sample, tmp_path, repair):
     path = copied(sample.path, tmp_path / "store")
-    before = files(path)
     name = re.escape(str(path))
-    error_text = rf"{name}(:|(/LOCK)? cannot be used:).* Too many open files\n"
-    outputs = []
-    for max_more_files in range(12):
-        output = run_program(FEW_FILES, path, max_more_files, repair)
-        outputs.append(output)
-        if output == "opened ()\n":
-            break
+    error_text = rf"{name}(:|(/LOCK)? cannot be used:).* Too many open files"
+    *outputs, last = run_program(FEW_FILES, path, repair).splitlines()
+    assert last == "opened ()"
+    for output in outputs:
         assert re.fullmatch(error_text, output)
         assert "can be used" not in output
         assert "is not used" not in output
-        assert files(path) == before
-    assert outputs[-1] == "opened ()\n"
     assert any(re.match(rf"{name}: (checkpoint|log)-\d+ cannot be read: Too many", text) for text in outputs), outputs
     assert state(path) == sample.state
 

@@ -12,7 +12,7 @@ from engram.errors import DeadlineExceededError, UnavailableError
 
 TABLES = """[engram.Table.queue("q", max_size=100), engram.Table.queue("empty", max_size=1)]"""
 
-RECONNECT_TIMEOUT = 3.0
+RECONNECT_TIMEOUT = 1.5
 
 
 @pytest.fixture

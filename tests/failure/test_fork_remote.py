@@ -178,9 +178,7 @@ assert client.info()["t"].size == 10
 
 
 def test_children_work_if_they_are_forked_while_threads_start_and_end():
-    code = (
-        f"children = {100 if runs_all_tests() else 25}"
-        + """
+    code = """
 import signal
 done = threading.Event()
 
@@ -206,11 +204,10 @@ def child():
 threads = [threading.Thread(target=start_and_join) for _ in range(3)]
 for thread in threads:
     thread.start()
-for _ in range(children):
+for _ in range(int(sys.argv[1])):
     in_child(child)
 done.set()
 for thread in threads:
     thread.join()
 """
-    )
-    assert run_program(HEAD + code) == ""
+    assert run_program(HEAD + code, 100 if runs_all_tests() else 10) == ""

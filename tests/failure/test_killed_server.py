@@ -36,7 +36,8 @@ MAX_SAMPLE_SIZE = 1_000
 # Abandoned writers warn about their pending items.
 pytestmark = pytest.mark.filterwarnings("ignore:a .*Writer was garbage-collected:ResourceWarning")
 
-ROUNDS = [pytest.param(3), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+# The first round freezes the server before it is killed, the second does not.
+ROUNDS = [pytest.param(2), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +194,7 @@ ERROR_ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_calls_end_if_a_killed_server_is_not_restarted(rounds):
     timeout = 1.0
     with ServerProcess(TABLES) as server:

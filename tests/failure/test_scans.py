@@ -117,7 +117,7 @@ def stalled():
 
 def test_close_ends_a_scan_that_waits_in_another_thread(stalled):
     reading = BackgroundCall(lambda: list(stalled))
-    time.sleep(0.5)
+    time.sleep(0.2)
     stalled.close()
     assert len(reading.result()) < 19
     assert list(stalled) == []
@@ -125,7 +125,7 @@ def test_close_ends_a_scan_that_waits_in_another_thread(stalled):
 
 def test_a_signal_handler_can_close_a_scan_that_waits(stalled):
     before = signal.signal(signal.SIGUSR1, lambda *_: stalled.close())
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
     timer.start()
     try:
         assert len(list(stalled)) < 19
@@ -148,7 +148,7 @@ def test_a_scan_sees_changes_that_its_client_did_not_wait_for(change):
                 client.update_priorities("t", keys, [5.0, 6.0, 7.0], wait=False)
                 expected = [5.0, 6.0, 7.0]
             scanning = BackgroundCall(lambda: [p for batch in client.scan("t") for p in batch.info.priority.tolist()])
-            time.sleep(0.5)
+            time.sleep(0.2)
             proxy.release()
             assert scanning.result() == expected
 

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from helpers.faults import ServerProcess
+from helpers.support import BackgroundCall, wait_until
 
 import engram
 from engram import Dataset
@@ -40,11 +41,9 @@ def items_by_shard(servers, table="t"):
     return by_shard
 
 
-def wait_until(condition, timeout=10.0):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it does not become true"
-        time.sleep(0.05)
+def sizes(servers, table="t"):
+    """The numbers of items, per shard."""
+    return [engram.Client(server.address).info()[table].size for server in servers]
 
 
 @pytest.mark.parametrize("kind", ["trajectory", "insert", "insert_batch"])
@@ -73,21 +72,21 @@ def test_writers_move_to_another_shard_and_no_item_is_lost_or_doubled(shards, ki
 
     thread = threading.Thread(target=write)
     thread.start()
-    sizes = lambda: [len(part) for part in items_by_shard(shards)]  # noqa: E731
-    wait_until(lambda: sum(sizes()) > 100)
-    victim = int(np.argmax(sizes()))
+    wait_until(lambda: sum(sizes(shards)) > 100)
+    victim = int(np.argmax(sizes(shards)))
     others = [server for server in shards if server is not shards[victim]]
+    before = sum(sizes(others))
     shards[victim].kill()
-    wait_until(lambda: sum(len(part) for part in items_by_shard(others)) > 100)
+    wait_until(lambda: sum(sizes(others)) > before + 100)
     shards[victim].start()
-    time.sleep(1.0)
+    time.sleep(0.7)  # longer than the pause between two attempts to reach a shard
     stop.set()
     thread.join(20.0)
     assert not thread.is_alive()
     # The restarted shard deletes what the writer has sent to another one.
     tables = ("t", "u") if kind != "insert_batch" else ("t",)
     for table in tables:
-        wait_until(lambda table=table: sum(map(len, items_by_shard(shards, table))) <= written[0])
+        wait_until(lambda table=table: sum(sizes(shards, table)) <= written[0])
         items = [x for part in items_by_shard(shards, table) for x in part]
         assert sorted(items) == list(range(written[0]))
     client.close()
@@ -148,9 +147,10 @@ def test_without_any_shard_calls_fail_and_name_them(shards):
     for server in shards:
         server.kill()
     started = time.monotonic()
+    inserting = BackgroundCall(lambda: client.insert({"x": 1}, {"t": 1.0}))
     with pytest.raises(engram.errors.UnavailableError, match=f"no shard can be reached: {shards[0].address}, "):
         client.sample("t", 1)
     with pytest.raises(engram.errors.UnavailableError):
-        client.insert({"x": 1}, {"t": 1.0})
+        inserting.result()
     assert time.monotonic() - started < 15.0
     client.close()
