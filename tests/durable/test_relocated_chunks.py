@@ -91,7 +91,7 @@ def noise(number, sizes):
 
 
 @pytest.mark.parametrize(
-    "sizes", [5 * SIZES, pytest.param(5 * SIZES[::2] + 5 * SIZES[::-1], marks=pytest.mark.slow), 15 * RARE]
+    "sizes", [3 * SIZES, pytest.param(3 * SIZES[::2] + 3 * SIZES[::-1], marks=pytest.mark.slow), 15 * RARE]
 )
 def test_chunks_of_any_size_are_read(tmp_path, spawn, sizes):
     with Store.open(tmp_path, [Table.queue("t", max_size=len(sizes))]) as store:

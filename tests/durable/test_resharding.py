@@ -155,15 +155,15 @@ def test_sources_in_the_unfinished_output_are_not_removed(sources, tmp_path):
 
 
 def test_more_directories_than_open_files_are_refused_at_once(sources, tmp_path):
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))"
-    process = start(sources, tmp_path / "out", into=100, first=limit)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (140, 140))"
+    process = start(sources, tmp_path / "out", into=40, first=limit)
     _, stderr = process.communicate()
     assert stderr.splitlines()[-1] == (
-        "engram.errors.InvalidArgumentError: `into`: 100 new directories need about 325 open files, but this process "
-        "may have 300; raise its limit (`ulimit -n 325`), or give a smaller `into`"
+        "engram.errors.InvalidArgumentError: `into`: 40 new directories need about 145 open files, but this process "
+        "may have 140; raise its limit (`ulimit -n 145`), or give a smaller `into`"
     )
     assert sorted(tmp_path.iterdir()) == sources
-    assert len(resharding.reshard(sources, into=100, output=tmp_path / "out").directories) == 100
+    assert len(resharding.reshard(sources, into=40, output=tmp_path / "out").directories) == 40
 
 
 RESHARD = """

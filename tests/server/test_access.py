@@ -386,7 +386,7 @@ def test_a_web_server_at_the_address_is_reported():
         threading.Thread(target=web.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{web.server_port}"
         with pytest.raises(UnavailableError, match=re.escape("a web server (HTTP/1) listens there, not an Engram")):
-            engram.Client(address, reconnect_timeout=2.0).info()
+            engram.Client(address, reconnect_timeout=1.0).info()
         web.shutdown()
 
 
