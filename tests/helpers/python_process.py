@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import threading
-from functools import cache
 from pathlib import Path
 
 PIPE = subprocess.PIPE
@@ -103,10 +102,16 @@ class Parent:
             return int(self._channel.recv(100))
 
 
-@cache
+_parents = []
+_parents_lock = threading.Lock()
+
+
 def parent():
     """The process that forks the children of this one."""
-    return Parent()
+    with _parents_lock:
+        if not _parents:
+            _parents.append(Parent())
+        return _parents[0]
 
 
 def script(path):
