@@ -175,16 +175,12 @@ class Copy:
         shutil.copy(self.folder / "target/debug/lib_engram.so", self.tree / "python/engram/_engram.abi3.so")
         self.command([*NEXTEST, "--no-run"])
 
-    def pytest(self, folder: Path, files: list[str], markers: str, **environment: str) -> dict[str, str]:
-        """Runs Python tests; returns the failed ones and the target of `make` that each belongs to."""
+    def pytest(self, folder: Path, files: list[str], *options: str, **environment: str) -> None:
+        """Runs Python tests."""
         shutil.rmtree(self.folder / "hypothesis", ignore_errors=True)
-        failed = folder / "failed.json"
-        failed.unlink(missing_ok=True)
-        options = ["-p", "fault_recorder", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-q", "-m", markers]
-        options += ["-n", str(self.arguments.processes), "--dist", "worksteal", f"--timeout={self.arguments.timeout}"]
-        command = [self.arguments.python, "-m", "pytest", *options, *files]
+        options = ("-p", "fault_recorder", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-q", *options, *files)
+        command = [self.arguments.python, "-m", "pytest", f"--timeout={self.arguments.timeout}", *options]
         self.command(command, log=folder / "pytest.txt", ENGRAM_FAULT_RECORDS=str(folder), **environment)
-        return json.loads(failed.read_text()) if failed.exists() else {}
 
     def nextest(self, log: Path, *options: str, **environment: str) -> list[str]:
         """Runs Rust tests; returns the failed ones, each with its binary."""
@@ -193,63 +189,89 @@ class Copy:
         return sorted({f"{binary} {test}" for binary, test in NEXTEST_FAILED.findall(output)})
 
     def record(self) -> None:
-        """Runs all tests without a fault. Writes which tests reach each fault, and which fail without one."""
-        shutil.rmtree(self.records, ignore_errors=True)
-        (self.records / "rust").mkdir(parents=True)
-        reached: dict[str, dict[str, list[str]]] = {fault.id: {"rust": [], "python": []} for fault in self.faults}
-        ids = {fault.number: fault.id for fault in self.faults}
+        """Runs tests without a fault. Writes which of them reach each fault, and which fail without one."""
+        if not self.arguments.add:
+            shutil.rmtree(self.records, ignore_errors=True)
+        (self.records / "rust").mkdir(parents=True, exist_ok=True)
         always: list[str] = []
         if not self.arguments.no_rust:
             always += self.nextest(
                 self.records / "nextest.txt", "--no-fail-fast", ENGRAM_FAULT_MAP=str(self.records / "rust")
             )
+        if not self.arguments.no_python:
+            parallel = ("-n", str(self.arguments.processes), "--dist", "worksteal")
+            self.pytest(self.records, self.arguments.files, "-m", self.arguments.markers, *parallel)
+            always += self.failed(self.records / "failed.jsonl")
+        self.write_records(always)
+
+    def write_records(self, always: list[str]) -> None:
+        """Writes the tests that reach each fault, and those that always fail."""
+        ids = {fault.number: fault.id for fault in self.faults}
+        reached: dict[str, dict[str, list[str]]] = {fault.id: {"rust": [], "python": []} for fault in self.faults}
         for file in (self.records / "rust").iterdir():
             for number in (number for number, byte in enumerate(file.read_bytes()) if byte):
                 reached[ids[number]]["rust"].append(file.name)
-        always += self.pytest(self.records, self.arguments.files, self.arguments.markers)
-        for log in self.records.glob("*.jsonl"):
+        for log in self.records.glob("gw*.jsonl"):
             for test, numbers in map(json.loads, log.read_text().splitlines()):
                 for number in numbers:
                     reached[ids[number]]["python"].append(test)
         (self.records / "reached.json").write_text(json.dumps(reached, indent=1))
+        if (self.records / "always.json").exists():
+            always = sorted({*always, *json.loads((self.records / "always.json").read_text())})
         (self.records / "always.json").write_text(json.dumps(always, indent=1))
         for identifier, tests in reached.items():
             print(f"{identifier:40} {len(tests['rust']):5} Rust tests {len(tests['python']):5} Python tests")
         print(f"{len(always)} tests fail without a fault: {', '.join(always) or 'none'}")
 
+    @staticmethod
+    def failed(log: Path) -> dict[str, str]:
+        """Returns the failed Python tests, and the target of `make` that each belongs to."""
+        lines = map(json.loads, log.read_text().splitlines()) if log.exists() else []
+        return {test: target for target, test in lines if target != "begin"}
+
     def run(self) -> None:
         """Runs, for each fault, the tests that reach it; writes those that fail to the results."""
+        arguments = self.arguments
         reached = json.loads((self.records / "reached.json").read_text())
         always = set(json.loads((self.records / "always.json").read_text()))
-        for fault in self.faults:
-            if self.arguments.ids and fault.id not in self.arguments.ids:
-                continue
-            tests = reached[fault.id]
-            results = json.loads(self.results.read_text()) if self.results.exists() else {}
-            failed: dict[str, str] = {}
-            switch = {"ENGRAM_FAULT": str(fault.number)}
-            log = self.folder / "logs" / fault.id
-            log.mkdir(parents=True, exist_ok=True)
-            stop = {"ENGRAM_FAULT_STOP": str(self.arguments.stop)} if self.arguments.stop else {}
-            if tests["rust"] and not self.arguments.no_rust:
-                selected = (test.split(" ", 1) for test in tests["rust"])
+        results = json.loads(self.results.read_text()) if self.results.exists() else {}
+        logs = self.folder / "logs"
+        shutil.rmtree(logs, ignore_errors=True)
+        logs.mkdir()
+        faults = [fault for fault in self.faults if not arguments.ids or fault.id in arguments.ids]
+        caught: dict[str, dict[str, str]] = {}
+        for fault in faults:
+            caught[fault.id] = results.get(fault.id, {}) if arguments.all_tests else {}
+            if reached[fault.id]["rust"] and not arguments.no_rust:
+                selected = (test.split(" ", 1) for test in reached[fault.id]["rust"])
                 expression = " + ".join(f"(binary_id(={binary}) & test(={name}))" for binary, name in selected)
-                options = ["--max-fail", str(self.arguments.stop)] if stop else ["--no-fail-fast"]
-                failed_rust = self.nextest(log / "nextest.txt", *options, "-E", expression, **switch)
-                failed |= dict.fromkeys(failed_rust, "make test, Rust")
-            if self.arguments.all_tests:
-                failed |= self.pytest(log, self.arguments.files, self.arguments.markers, **switch, **stop)
-            elif tests["python"] and (not stop or len(failed) < self.arguments.stop):
-                (log / "tests.json").write_text(json.dumps(tests["python"]))
-                files = sorted({test.partition("::")[0] for test in tests["python"]})
-                switch["ENGRAM_FAULT_TESTS"] = str(log / "tests.json")
-                failed |= self.pytest(log, files, "", **switch, **stop)
-            failed = {test: target for test, target in failed.items() if test not in always}
-            if self.arguments.all_tests:
-                failed = {**results.get(fault.id, {}), **failed}
-            results[fault.id] = failed
-            self.results.write_text(json.dumps(results, indent=1))
-            print(f"{fault.id}: {len(functions(failed))} test functions: {', '.join(functions(failed))}", flush=True)
+                stop = ("--max-fail", str(arguments.stop)) if arguments.stop else ("--no-fail-fast",)
+                failed = self.nextest(logs / f"{fault.id}.txt", *stop, "-E", expression, ENGRAM_FAULT=str(fault.number))
+                caught[fault.id] |= dict.fromkeys(failed, "make test, Rust")
+        runs = {
+            str(fault.number): [] if arguments.all_tests else reached[fault.id]["python"]
+            for fault in faults
+            if arguments.all_tests or reached[fault.id]["python"]
+            if not arguments.stop or len(functions(caught[fault.id])) < arguments.stop
+        }
+        if runs and not arguments.no_python:
+            (logs / "runs.json").write_text(json.dumps(runs))
+            files = sorted({test.partition("::")[0] for tests in runs.values() for test in tests})
+            self.pytest(
+                logs,
+                arguments.files if arguments.all_tests else files,
+                *(("-m", arguments.markers) if arguments.all_tests else ()),
+                "--timeout-method=thread",  # ends the process, also where a test waits in native code
+                ENGRAM_FAULT_RUNS=str(logs / "runs.json"),
+                ENGRAM_FAULT_STOP=str(arguments.stop or ""),
+                ENGRAM_FAULT_PROCESSES=str(arguments.processes),
+            )
+        for fault in faults:
+            caught[fault.id] |= self.failed(logs / f"{fault.number}.jsonl")
+            results[fault.id] = {test: target for test, target in caught[fault.id].items() if test not in always}
+            names = functions(results[fault.id])
+            print(f"{fault.id}: {len(names)} test functions: {', '.join(names)}")
+        self.results.write_text(json.dumps(results, indent=1))
 
     def table(self) -> None:
         """Prints, as Markdown, the test functions that caught each fault, and where they run."""
@@ -287,7 +309,9 @@ def main() -> None:
     parser.add_argument("--all-tests", action="store_true", help="run: run all tests of -m; adds to the results")
     parser.add_argument("-m", dest="markers", default=DEFAULT_MARKERS, help=f"Python tests; default: {DEFAULT_MARKERS}")
     parser.add_argument("--files", nargs="*", default=[], help="folders and files of Python tests; default: all")
+    parser.add_argument("--add", action="store_true", help="record: add to what earlier calls recorded")
     parser.add_argument("--no-rust", action="store_true", help="run no Rust tests")
+    parser.add_argument("--no-python", action="store_true", help="run no Python tests")
     arguments = parser.parse_args()
     getattr(Copy(arguments), arguments.command)()
 

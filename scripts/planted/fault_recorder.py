@@ -1,29 +1,37 @@
-"""Plugin of pytest for `scripts/plant_faults.py`: records which faults each test reaches, and which tests fail.
+"""Plugin of pytest for `scripts/plant_faults.py`: records which faults each test reaches, or runs tests with faults.
 
-In each process that runs tests, the file named by `ENGRAM_FAULT_MAP` has a byte per fault, which the test, its threads
-and its child processes set. Reports are written by the process that receives those of all workers.
+When it records, the file named by `ENGRAM_FAULT_MAP` has a byte per fault for each process that runs tests, which the
+test, its threads and its child processes set.
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Generator
+import signal
+import sys
+import tempfile
+from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import hypothesis.configuration
 import pytest
 
 FOLDER = Path(os.environ["ENGRAM_FAULT_RECORDS"])
+PROCESSES = int(os.environ.get("ENGRAM_FAULT_PROCESSES", "1"))
+STOP = int(os.environ.get("ENGRAM_FAULT_STOP") or sys.maxsize)
+# The tests to run with each fault, by the fault's number; an empty list means all. None: record.
+RUNS: dict[str, list[str]] | None = None
+if _path := os.environ.get("ENGRAM_FAULT_RUNS"):
+    RUNS = json.loads(Path(_path).read_text())
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
-RECORDS = os.environ.get("ENGRAM_FAULT") is None
 MAP = FOLDER / f"{WORKER}.map"
-if RECORDS:
+if RUNS is None:
     MAP.write_bytes(bytes(4096))
     os.environ["ENGRAM_FAULT_MAP"] = str(MAP)
 
 # Faults reached by fixtures that several tests share, by the fixture.
 shared: dict[object, set[int]] = {}
-failed: dict[str, str] = {}  # failed tests, with the `make` target that runs them
-functions: set[str] = set()
 
 # The first marker that a test has decides.
 TARGETS = {
@@ -46,7 +54,7 @@ def reached() -> set[int]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: Any) -> Generator[None, Any, Any]:  # noqa: ANN401, not in pytest's API
-    if not RECORDS or fixturedef.scope == "function":
+    if RUNS is not None or fixturedef.scope == "function":
         return (yield)
     before = reached()
     try:
@@ -61,7 +69,7 @@ def pytest_fixture_setup(fixturedef: Any) -> Generator[None, Any, Any]:  # noqa:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    if not RECORDS:
+    if RUNS is not None:
         return (yield)
     reached()
     result = yield
@@ -74,31 +82,84 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps the tests that are listed in a file, if there is one."""
-    if path := os.environ.get("ENGRAM_FAULT_TESTS"):
-        wanted = set(json.loads(Path(path).read_text()))
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in wanted])
-        items[:] = [item for item in items if item.nodeid in wanted]
+    """Keeps the tests that are run with a fault."""
+    if RUNS and all(RUNS.values()):
+        listed = set().union(*RUNS.values())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in listed])
+        items[:] = [item for item in items if item.nodeid in listed]
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Runs the tests of each fault in a forked process, which reads the fault's number when it first needs it."""
+    if RUNS is None:
+        return None
+    chosen = {number: set(tests) for number, tests in RUNS.items()}
+    todo = [
+        (number, [item for item in session.items if not tests or item.nodeid in tests])
+        for number, tests in chosen.items()
+    ]
+    running: dict[int, tuple[str, list[pytest.Item]]] = {}
+    while todo or running:
+        while todo and len(running) < PROCESSES:
+            number, items = todo.pop(0)
+            if pid := os.fork():
+                running[pid] = number, items
+            else:
+                _run_with_fault(session.config, number, items)
+        pid, status = os.wait()
+        number, items = running.pop(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # servers that a killed process has left
+        if status:  # it crashed, or was killed because it hung
+            lines = (FOLDER / f"{number}.jsonl").read_text().splitlines()
+            last = next((name for kind, name in map(json.loads, reversed(lines)) if kind == "begin"), None)
+            index = next((index for index, item in enumerate(items) if item.nodeid == last), None)
+            if index is None:
+                continue
+            _write(number, _target(items[index].keywords), items[index].nodeid)
+            todo.insert(0, (number, items[index + 1 :]))
+    return True
+
+
+def _run_with_fault(config: pytest.Config, number: str, items: list[pytest.Item]) -> NoReturn:
+    os.setsid()
+    os.environ["ENGRAM_FAULT"] = number
+    if "engram._planted" in sys.modules:
+        sys.modules["engram._planted"]._active = int(number)  # type: ignore[attr-defined]  # noqa: SLF001, ours
+    hypothesis.configuration.set_hypothesis_home_dir(FOLDER / f"hypothesis-{number}")
+    config._tmp_path_factory._basetemp = Path(tempfile.mkdtemp(dir=FOLDER))  # type: ignore[attr-defined]  # noqa: SLF001
+    reports = Reports(number)
+    config.pluginmanager.register(reports)
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        _write(number, "begin", item.nodeid)
+        config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if len(reports.functions) >= STOP:
+            break
+    os._exit(0)
+
+
+def _write(number: str, kind: str, name: str) -> None:
+    with (FOLDER / f"{number}.jsonl").open("a") as file:
+        file.write(json.dumps([kind, name]) + "\n")
+
+
+def _target(keywords: Mapping[str, Any]) -> str:
+    return next((name for marker, name in TARGETS.items() if marker in keywords), "make test, Python")
 
 
 class Reports:
-    """In the process that receives all reports."""
+    """Writes the failed tests and their targets."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+    def __init__(self, number: str) -> None:
+        self._number = number
+        self.functions: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not report.failed:
-            return
-        target = next((name for marker, name in TARGETS.items() if marker in report.keywords), "make test, Python")
-        failed[report.nodeid] = target
-        functions.add(report.nodeid.partition("[")[0])
-        (FOLDER / "failed.json").write_text(json.dumps(failed))
-        if len(functions) >= int(os.environ.get("ENGRAM_FAULT_STOP", "1000000")):
-            plugins = self._config.pluginmanager
-            (plugins.get_plugin("dsession") or plugins.get_plugin("session")).shouldstop = "enough tests have failed"
+        if report.failed:
+            self.functions.add(report.nodeid.partition("[")[0])
+            _write(self._number, _target(report.keywords), report.nodeid)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if WORKER == "main":
-        config.pluginmanager.register(Reports(config))
+    if RUNS is None and WORKER == "main":
+        config.pluginmanager.register(Reports("failed"))
