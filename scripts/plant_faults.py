@@ -37,6 +37,8 @@ NEXTEST_FAILED = re.compile(
     r"^ +(?:TRY \d+ )?(?:FAIL|TIMEOUT|ABORT|SIG\w+)\b[^\[]*\[[^\]]*\] +(?:\([^)]*\) +)?(\S+) (\S+)$", re.MULTILINE
 )
 
+RUST = "make test, Rust"
+
 # The stores of the fixture `open_store`, as in the names of tests.
 DOORS = {"in_process": "in process", "remote": "remote", "sharded": "three shards"}
 
@@ -144,6 +146,9 @@ class Copy:
             "PYO3_PYTHON": arguments.python,
             "PYTHONPATH": f"{self.tree / 'python'}:{self.folder}",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "PROPTEST_RNG_SEED": "0",
+            "PROPTEST_MAX_SHRINK_ITERS": "0",
+            "RUST_BACKTRACE": "0",
             "HYPOTHESIS_STORAGE_DIRECTORY": str(self.folder / "hypothesis"),
         }
 
@@ -172,7 +177,8 @@ class Copy:
         shutil.copy(SCRIPTS / "planted/fault_recorder.py", self.folder)
         (self.folder / "numbers.json").write_text(json.dumps({fault.id: fault.number for fault in self.faults}))
         self.command(["cargo", "build", "--package", "engram-py", "--locked"])
-        shutil.copy(self.folder / "target/debug/lib_engram.so", self.tree / "python/engram/_engram.abi3.so")
+        extension = (self.folder / "target/debug/lib_engram.so").read_bytes()
+        write_if_changed(self.tree / "python/engram/_engram.abi3.so", extension)
         self.command([*NEXTEST, "--no-run"])
 
     def pytest(self, folder: Path, files: list[str], *options: str, **environment: str) -> None:
@@ -186,6 +192,9 @@ class Copy:
         """Runs Rust tests; returns the failed ones, each with its binary."""
         command = [*NEXTEST, "--status-level", "fail", "--color", "never", *options]
         output = self.command(command, log=log, **environment)
+        # Failed cases, which proptest would run with other faults, too.
+        self.command(["git", "clean", "-dfq", "crates"])
+        self.command(["git", "checkout", "--quiet", "crates"])
         return sorted({f"{binary} {test}" for binary, test in NEXTEST_FAILED.findall(output)})
 
     def record(self) -> None:
@@ -233,45 +242,58 @@ class Copy:
         """Runs, for each fault, the tests that reach it; writes those that fail to the results."""
         arguments = self.arguments
         reached = json.loads((self.records / "reached.json").read_text())
-        always = set(json.loads((self.records / "always.json").read_text()))
-        results = json.loads(self.results.read_text()) if self.results.exists() else {}
-        logs = self.folder / "logs"
-        shutil.rmtree(logs, ignore_errors=True)
-        logs.mkdir()
         faults = [fault for fault in self.faults if not arguments.ids or fault.id in arguments.ids]
-        caught: dict[str, dict[str, str]] = {}
-        for fault in faults:
-            caught[fault.id] = results.get(fault.id, {}) if arguments.all_tests else {}
-            if reached[fault.id]["rust"] and not arguments.no_rust:
+        caught: dict[str, dict[str, str]] = {fault.id: {} for fault in faults}
+        if not arguments.no_rust:
+            logs = self.new_folder("logs-rust")
+            for fault in (fault for fault in faults if reached[fault.id]["rust"]):
                 selected = (test.split(" ", 1) for test in reached[fault.id]["rust"])
                 expression = " + ".join(f"(binary_id(={binary}) & test(={name}))" for binary, name in selected)
                 stop = ("--max-fail", str(arguments.stop)) if arguments.stop else ("--no-fail-fast",)
                 failed = self.nextest(logs / f"{fault.id}.txt", *stop, "-E", expression, ENGRAM_FAULT=str(fault.number))
-                caught[fault.id] |= dict.fromkeys(failed, "make test, Rust")
-        runs = {
-            str(fault.number): [] if arguments.all_tests else reached[fault.id]["python"]
-            for fault in faults
-            if arguments.all_tests or reached[fault.id]["python"]
-            if not arguments.stop or len(functions(caught[fault.id])) < arguments.stop
-        }
-        if runs and not arguments.no_python:
-            (logs / "runs.json").write_text(json.dumps(runs))
-            files = sorted({test.partition("::")[0] for tests in runs.values() for test in tests})
-            self.pytest(
-                logs,
-                arguments.files if arguments.all_tests else files,
-                *(("-m", arguments.markers) if arguments.all_tests else ()),
-                "--timeout-method=thread",  # ends the process, also where a test waits in native code
-                ENGRAM_FAULT_RUNS=str(logs / "runs.json"),
-                ENGRAM_FAULT_STOP=str(arguments.stop or ""),
-                ENGRAM_FAULT_PROCESSES=str(arguments.processes),
-            )
+                caught[fault.id] = dict.fromkeys(failed, RUST)
+        if not arguments.no_python:
+            logs = self.new_folder("logs-python")
+            self.run_python(logs, faults, {name: tests["python"] for name, tests in reached.items()})
+            for fault in faults:
+                caught[fault.id] |= self.failed(logs / f"{fault.number}.jsonl")
+        always = set(json.loads((self.records / "always.json").read_text()))
+        results = json.loads(self.results.read_text()) if self.results.exists() else {}
         for fault in faults:
-            caught[fault.id] |= self.failed(logs / f"{fault.number}.jsonl")
+            # What is not run again is kept.
+            for test, target in results.get(fault.id, {}).items():
+                if arguments.all_tests or (arguments.no_rust if target == RUST else arguments.no_python):
+                    caught[fault.id].setdefault(test, target)
             results[fault.id] = {test: target for test, target in caught[fault.id].items() if test not in always}
             names = functions(results[fault.id])
             print(f"{fault.id}: {len(names)} test functions: {', '.join(names)}")
         self.results.write_text(json.dumps(results, indent=1))
+
+    def run_python(self, logs: Path, faults: list[Fault], reached: dict[str, list[str]]) -> None:
+        """Runs Python tests with each fault."""
+        arguments = self.arguments
+        runs = {str(fault.number): [] if arguments.all_tests else reached[fault.id] for fault in faults}
+        runs = {number: tests for number, tests in runs.items() if tests or arguments.all_tests}
+        if not runs:
+            return
+        (logs / "runs.json").write_text(json.dumps(runs))
+        files = sorted({test.partition("::")[0] for tests in runs.values() for test in tests})
+        self.pytest(
+            logs,
+            arguments.files if arguments.all_tests else files,
+            *(("-m", arguments.markers) if arguments.all_tests else ()),
+            "--timeout-method=thread",  # ends the process, also where a test waits in native code
+            ENGRAM_FAULT_RUNS=str(logs / "runs.json"),
+            ENGRAM_FAULT_STOP=str(arguments.stop or ""),
+            ENGRAM_FAULT_PROCESSES=str(arguments.processes),
+        )
+
+    def new_folder(self, name: str) -> Path:
+        """Returns an empty folder."""
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
 
     def table(self) -> None:
         """Prints, as Markdown, the test functions that caught each fault, and where they run."""

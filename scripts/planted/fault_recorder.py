@@ -98,6 +98,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         (number, [item for item in session.items if not tests or item.nodeid in tests])
         for number, tests in chosen.items()
     ]
+    todo.sort(key=lambda run: len(run[1]))
     running: dict[int, tuple[str, list[pytest.Item]]] = {}
     while todo or running:
         while todo and len(running) < PROCESSES:
@@ -115,7 +116,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             last = next((name for kind, name in map(json.loads, reversed(lines)) if kind == "begin"), None)
             index = next((index for index, item in enumerate(items) if item.nodeid == last), None)
             if index is None:
-                continue
+                sys.exit(f"the process for fault {number} failed before its first test: status {status}")
             _write(number, _target(items[index].keywords), items[index].nodeid)
             todo.insert(0, (number, items[index + 1 :]))
     return True
@@ -125,7 +126,7 @@ def _run_with_fault(config: pytest.Config, number: str, items: list[pytest.Item]
     os.setsid()
     os.environ["ENGRAM_FAULT"] = number
     if "engram._planted" in sys.modules:
-        sys.modules["engram._planted"]._active = int(number)  # type: ignore[attr-defined]  # noqa: SLF001, ours
+        sys.modules["engram._planted"]._active = int(number)  # type: ignore[attr-defined]  # noqa: SLF001
     hypothesis.configuration.set_hypothesis_home_dir(FOLDER / f"hypothesis-{number}")
     config._tmp_path_factory._basetemp = Path(tempfile.mkdtemp(dir=FOLDER))  # type: ignore[attr-defined]  # noqa: SLF001
     reports = Reports(number)
@@ -152,7 +153,10 @@ class Reports:
 
     def __init__(self, number: str) -> None:
         self._number = number
-        self.functions: set[str] = set()
+        log = FOLDER / f"{number}.jsonl"
+        lines = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+        # Also those of an earlier process that crashed.
+        self.functions = {name.partition("[")[0] for kind, name in lines if kind != "begin"}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
