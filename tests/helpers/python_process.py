@@ -1,8 +1,7 @@
 """Python programs in processes of their own, which start quickly.
 
-A Python process that has imported the packages that Engram and its command line import waits for requests; for each, it
-forks a child that runs a program. It does not import Engram, and has only one thread, so that a child is like a new
-process.
+A Python process that has imported Engram waits for requests; for each, it forks a child that runs a program. It has only
+one thread and opens nothing, so that a child is like a new process.
 """
 
 import contextlib
@@ -22,6 +21,7 @@ DEVNULL = subprocess.DEVNULL
 PARENT = """
 import asyncio, concurrent.futures, json, logging, mmap, os, secrets, signal, socket, sys, tempfile, tomllib
 import numpy as np, numpy.typing, pydantic.type_adapter, pytest, rich.live, rich.progress, rich.table, typer.testing
+import engram, engram.cli, engram.data.numpy
 
 channel = socket.socket(fileno=int(sys.argv[1]))
 

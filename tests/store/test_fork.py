@@ -113,3 +113,23 @@ process.join()
 assert process.exitcode == 0
 """
     assert run_python(HEAD + code) == ""
+
+
+def test_siblings_choose_different_keys(tmp_path):
+    """The second child of a process would otherwise repeat the keys of the first, and its items would be lost."""
+    output = run_python(f"""
+import os
+import engram
+
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        with engram.Store.open({str(tmp_path)!r}, [engram.Table("t")]) as store:
+            for value in range(10):
+                store.insert({{"x": value}}, {{"t": 1.0}})
+        os._exit(0)
+    os.waitpid(child, 0)
+with engram.Store.open({str(tmp_path)!r}) as store:
+    print(store.info()["t"].size)
+""")
+    assert output == "20\n"

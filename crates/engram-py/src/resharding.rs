@@ -7,11 +7,11 @@
 
 use std::path::PathBuf;
 
+use engram_rpc::random_u64;
 use pyo3::prelude::*;
 
 use crate::gil::detached;
 use crate::inspection::clean_all;
-use crate::store::entropy;
 
 /// The new directories; each table's name and its number of items in each shard; notes.
 type Outcome = (Vec<PathBuf>, Vec<(String, Vec<u64>)>, Vec<String>);
@@ -39,7 +39,7 @@ pub(crate) fn reshard(
         raised.is_none()
     };
     let outcome = detached(py, || {
-        engram_engine::reshard(&directories, into, &output, entropy(), &mut report)
+        engram_engine::reshard(&directories, into, &output, random_u64()?, &mut report)
     });
     if let Some(error) = raised {
         return Err(error);

@@ -6,7 +6,6 @@
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use std::time::Duration;
 use engram_core::{RateLimits, Result, TableOptions};
 use engram_engine::{BatchStream, Engine, Histogram, HistogramOf, SampleOptions, Stream, Table};
 use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls};
+use engram_rpc::random_u64;
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -112,19 +112,15 @@ fn all_options(
     options.collect()
 }
 
-/// Returns random bits for keys: even with a fixed seed, the keys of two runs of a program must differ, because the
-/// first run may have stored items.
-pub(crate) fn entropy() -> u64 {
-    RandomState::new().build_hasher().finish()
-}
-
 #[pymethods]
 impl Store {
     #[new]
     fn new(py: Python<'_>, tables: Vec<TableConfig<'_>>, seed: u64) -> PyResult<Self> {
         let options = all_options(py, tables, seed)?;
         let num_seeds = options.len();
-        let engine = detached(py, || Engine::new(options, entropy()))?;
+        // Random bits for keys: even with a fixed seed, the keys of two runs of a program must differ, because the first
+        // run may have stored items.
+        let engine = detached(py, || Engine::new(options, random_u64()?))?;
         Ok(Self::local(engine, seed, num_seeds))
     }
 
@@ -147,7 +143,7 @@ impl Store {
         let storage = storage_options(storage);
         let opening = open_options(opening);
         let (engine, notes) = with_progress(py, progress.as_ref(), |progress| {
-            Engine::open(&path, storage, &opening, options, entropy(), progress)
+            Engine::open(&path, storage, &opening, options, random_u64()?, progress)
         })?;
         Ok((Self::local(engine, seed, num_seeds), clean_all(notes)))
     }

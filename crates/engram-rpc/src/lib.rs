@@ -84,7 +84,10 @@ fn check_token(token: &str) -> Result<()> {
 
 /// Returns a random number from the operating system. A generator in the process would repeat its
 /// numbers in every forked child.
-fn random_u64() -> Result<u64> {
+///
+/// # Errors
+/// [`Error::Unavailable`] if the operating system provides none.
+pub fn random_u64() -> Result<u64> {
     SysRng.try_next_u64().map_err(|error| {
         Error::Unavailable(format!(
             "cannot read random numbers from the operating system: {error}"

@@ -8,6 +8,7 @@ use engram_core::ring::{ItemStart, StepBufferOptions};
 use engram_core::text::describe_column;
 use engram_core::{CellSpec, Schema, Shape, Signature};
 use engram_engine::{self as engine, SaveContents, SaveTarget};
+use engram_rpc::random_u64;
 use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyReadwriteArray1};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
@@ -22,7 +23,6 @@ use crate::device_columns::{DeviceColumns, DeviceConfig, StagedBlock};
 use crate::gil::{ForkGuard, detached};
 use crate::leaf::MIN_DETACHED_BYTES;
 use crate::saved_buffer::{SavedBuffer, interruptible};
-use crate::store::entropy;
 use crate::structure::Structure;
 use crate::{config, errors};
 
@@ -98,7 +98,7 @@ impl ReplayBuffer {
         };
         let buffer = match path {
             Some(path) => interruptible(py, |interrupted| {
-                engine::ReplayBuffer::open(&path, options, &schema, entropy(), interrupted)
+                engine::ReplayBuffer::open(&path, options, &schema, random_u64()?, interrupted)
             })?,
             None => detached(py, || engine::ReplayBuffer::new(&options))?,
         };
@@ -349,7 +349,7 @@ impl ReplayBuffer {
                         device_cells: &cells,
                         schema: &self.schema,
                     };
-                    target.save(contents, entropy(), interrupted)
+                    target.save(contents, random_u64()?, interrupted)
                 }
                 None => Ok(None),
             }
