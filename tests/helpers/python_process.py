@@ -1,7 +1,7 @@
 """Python programs in processes of their own, which start quickly.
 
-A Python process that has imported Engram waits for requests; for each, it forks a child that runs a program. It has only
-one thread and opens nothing, so that a child is like a new process.
+A Python process that has imported Engram waits for requests; for each, it forks a child that runs a program. It has
+only one thread and opens nothing, so that a child is like a new process.
 """
 
 import contextlib
