@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parent
-CRATES = ["--workspace", "--exclude", "engram-py", "--locked"]
+CRATES = ["--workspace", "--exclude", "engram-protogen", "--tests", "--locked"]
 NEXTEST = ["cargo", "nextest", "run", *CRATES]
 DEFAULT_MARKERS = "not frameworks and not interop and not page and not ray and not slow"
 

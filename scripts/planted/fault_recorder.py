@@ -39,9 +39,10 @@ TARGETS = {
     "frameworks": "make frameworks",
     "interop": "make test-interop",
     "page": "make test-page",
-    "slow": "make test SLOW=1",
-    "jax": "make test, Python (extra agents)",
+    "slow": "make test-all",
 }
+# As in the Makefile.
+AGENTS = ("tests/agents/", "tests/compat/ftw/", "tests/examples/", "tests/cli/test_demo.", "tests/cli/test_train")
 
 
 def reached() -> set[int]:
@@ -117,7 +118,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             index = next((index for index, item in enumerate(items) if item.nodeid == last), None)
             if index is None:
                 sys.exit(f"the process for fault {number} failed before its first test: status {status}")
-            _write(number, _target(items[index].keywords), items[index].nodeid)
+            _write(number, _target(items[index].nodeid, items[index].keywords), items[index].nodeid)
             todo.insert(0, (number, items[index + 1 :]))
     return True
 
@@ -144,8 +145,9 @@ def _write(number: str, kind: str, name: str) -> None:
         file.write(json.dumps([kind, name]) + "\n")
 
 
-def _target(keywords: Mapping[str, Any]) -> str:
-    return next((name for marker, name in TARGETS.items() if marker in keywords), "make test, Python")
+def _target(name: str, keywords: Mapping[str, Any]) -> str:
+    default = "make test-agents" if name.startswith(AGENTS) else "make test, Python"
+    return next((target for marker, target in TARGETS.items() if marker in keywords), default)
 
 
 class Reports:
@@ -161,7 +163,7 @@ class Reports:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self.functions.add(report.nodeid.partition("[")[0])
-            _write(self._number, _target(report.keywords), report.nodeid)
+            _write(self._number, _target(report.nodeid, report.keywords), report.nodeid)
 
 
 def pytest_configure(config: pytest.Config) -> None:
