@@ -13,7 +13,7 @@ PIP_INSTALL := $(UV) pip install --quiet --python $(BIN)/python
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-RUST := $(shell find crates -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock
+RUST := $(shell find crates -name '*.rs' -o -name '*.bin' -o -name Cargo.toml) Cargo.toml Cargo.lock
 PYTHON_FILES := $(shell find python -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 # engram-py has no Rust tests and is not built for them; without it here, cargo would compile other features of dependencies
@@ -22,15 +22,16 @@ CRATES := --workspace --exclude engram-protogen --tests --locked
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 
 # `make test-all` sets ALL: slow tests, more random examples, and an error where something that a test needs is missing.
-ALL ?=
+ALL :=
 export ENGRAM_TEST_ALL := $(ALL)
 MARKERS := $(if $(ALL),, and not slow)
 PYTEST_ARGS ?=
 # The Python of the tests, and the build that they need: `make test-all` takes the release build.
-TEST_PYTHON ?= $(BIN)/python
-ENGINE ?= .venv/.built
-# CI tests the packaging with what `make` has built: WHEEL_PROFILE= is empty there.
-WHEEL_PROFILE ?= --release
+TEST_PYTHON := $(BIN)/python
+ENGINE := .venv/.built
+# What the tests need in .venv: nothing if they run in another environment.
+TEST_VENV := .venv/.test
+DEV_VENV := .venv/.dev
 # Three processes for two processors, because many tests wait; one without tests left takes over some of another one.
 PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 PARALLEL := -n $(PROCESSES) --dist worksteal
@@ -47,7 +48,7 @@ INTEROP_PYTHON ?= python3.11
 .PHONY: help
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} \
-		/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+		/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 .PHONY: install
 install: .venv/.dev ## Install all pinned tools and libraries into .venv, also those that `make` does not need
@@ -59,7 +60,7 @@ build: .venv/.built ## Build the engine and install Engram into .venv (the defau
 release: .venv/.release ## The same with the optimizations of wheels, for benchmarks (minutes)
 
 .PHONY: wheel
-wheel: dist/.built ## Build the wheel for Python 3.11 and newer into dist/
+wheel: dist/.release ## Build the wheel for Python 3.11 and newer into dist/
 
 .PHONY: prerequisites
 prerequisites:
@@ -113,25 +114,33 @@ $(OUTSIDE)/.made: requirements/outside.txt .venv/.uv
 # Editable installs: only changes of Rust need a new build. There is one at a time.
 .venv/.built: $(RUST) pyproject.toml .venv/.main | prerequisites
 	@echo "==> Building the engine (two minutes the first time on 2 cores)"
-	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin develop --uv
 	@rm -f .venv/.release
+	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin develop --uv
 	@touch $@
 
 .venv/.release: $(RUST) pyproject.toml .venv/.main | prerequisites
 	@echo "==> Building the engine as for a release (minutes)"
-	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin develop --release --uv
 	@rm -f .venv/.built
+	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin develop --release --uv
 	@touch $@
 
-dist/.built: $(RUST) pyproject.toml $(PYTHON_FILES) README.md LICENSE .venv/.main | prerequisites
+PACKAGED := $(RUST) pyproject.toml $(PYTHON_FILES) README.md LICENSE
+
+dist/.release: $(PACKAGED) .venv/.main | prerequisites
 	@echo "==> Building the wheel (minutes; seconds after make release)"
 	@rm -rf dist
-	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin build $(WHEEL_PROFILE) --out dist
+	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin build --release --out dist
 	@touch $@
 	@ls dist/*.whl
 
+# The wheel with what `make` has built, for the test of its content.
+build/wheel/.dev: $(PACKAGED) .venv/.built
+	@rm -rf build/wheel
+	@VIRTUAL_ENV="$(CURDIR)/.venv" $(BIN)/maturin build --out build/wheel
+	@touch $@
+
 # The environment in which `make test-all` tests the wheel.
-.venv-wheel/.made: requirements/dev.txt dist/.built .venv/.uv
+.venv-wheel/.made: requirements/dev.txt dist/.release .venv/.uv
 	@test -x .venv-wheel/bin/python || $(UV) venv --quiet --python $(BIN)/python .venv-wheel
 	@$(UV) pip install --quiet --python .venv-wheel/bin/python --require-hashes -r $<
 	@$(UV) pip install --quiet --python .venv-wheel/bin/python --no-deps --reinstall dist/*.whl
@@ -157,31 +166,32 @@ else
 endif
 
 .PHONY: test-python
-test-python: .venv/.test $(ENGINE) ## Run the Python tests, except those of agents
+test-python: $(TEST_VENV) $(ENGINE) ## Run the Python tests, except those of agents
 	@echo "==> Python tests"
 	@$(PYTEST) -m "$(ELSEWHERE)$(MARKERS)" $(addprefix --ignore=, $(AGENTS)) $(PARALLEL) $(PYTEST_ARGS)
 
 .PHONY: test-agents
-test-agents: .venv/.dev $(ENGINE) ## Run the tests of agents, of their training and of engram.compat.ftw
+test-agents: $(DEV_VENV) $(ENGINE) ## Run the tests of agents, of their training and of engram.compat.ftw
 	@echo "==> Tests of agents"
 	@$(PYTEST) -m "$(ELSEWHERE)$(MARKERS)" $(AGENTS) $(PARALLEL) $(PYTEST_ARGS)
 
 # `make test-all` in parts, which other machines may run at the same time.
-WITH_RELEASE := $(MAKE) ALL=1 ENGINE=.venv/.release
-WITH_WHEEL := $(MAKE) ALL=1 ENGINE=.venv-wheel/.made TEST_PYTHON=.venv-wheel/bin/python
+WITH_RELEASE := ALL=1 ENGINE=.venv/.release
+WITH_WHEEL := ALL=1 ENGINE=.venv-wheel/.made TEST_PYTHON=.venv-wheel/bin/python TEST_VENV= DEV_VENV=
 
 .PHONY: test-all all-engine all-python all-agents all-frameworks all-systems
-test-all: all-engine all-python all-agents all-frameworks all-systems ## Run all tests, in Python with the wheel (an hour)
+test-all: ## Run all tests (an hour), those of test-python, test-agents and test-page with the wheel
+	@for part in engine python agents frameworks systems; do $(MAKE) all-$$part || exit 1; done
 all-engine:
-	@$(WITH_RELEASE) check-generated test-rust lint docs
+	@$(MAKE) $(WITH_RELEASE) test-rust lint docs
 all-python:
-	@$(WITH_WHEEL) test-wheel test-python test-page
+	@$(MAKE) $(WITH_WHEEL) test-wheel test-python test-page
 all-agents:
-	@$(WITH_WHEEL) test-agents
+	@$(MAKE) $(WITH_WHEEL) test-agents
 all-frameworks:
-	@$(WITH_RELEASE) frameworks test-outside
+	@$(MAKE) $(WITH_RELEASE) frameworks test-outside
 all-systems:
-	@$(WITH_RELEASE) test-interop test-ray
+	@$(MAKE) $(WITH_RELEASE) test-interop test-ray
 
 .PHONY: frameworks
 frameworks: $(FRAMEWORKS)/.made $(if $(ALL),$(OUTSIDE)/.made) $(ENGINE) ## Run the tests that need PyTorch or TensorFlow
@@ -216,12 +226,12 @@ test-outside: $(OUTSIDE)/.made $(ENGINE) ## Run the replay tests of Acme and TF-
 		$(PYTEST_ARGS) $(OUTSIDE_TESTS)
 
 .PHONY: test-wheel
-test-wheel: dist/.built ## Test the wheel in bare environments of Python 3.11, 3.12 and 3.13
+test-wheel: $(if $(ALL),dist/.release,build/wheel/.dev) ## Test the wheel in bare environments of Python 3.11, 3.12 and 3.13
 	@echo "==> Testing the wheel in bare environments (seconds each)"
-	@scripts/test_wheel.sh $(UV) dist/*.whl
+	@scripts/test_wheel.sh $(UV) $(if $(ALL),dist,build/wheel)/*.whl
 
 .PHONY: test-page
-test-page: .venv/.dev $(ENGINE) ## Test the dashboard in Chromium (Debian's package `chromium`; CHROMIUM=PATH for another one)
+test-page: $(DEV_VENV) $(ENGINE) ## Test the dashboard in Chromium (Debian's package `chromium`; CHROMIUM=PATH for another one)
 	@echo "==> Tests of the dashboard in a browser"
 	@$(PYTEST) -m "page$(MARKERS)" $(PYTEST_ARGS)
 
@@ -246,7 +256,7 @@ lint: lint-sources $(ENGINE) ## Check all that lint-sources checks, and the stub
 	@$(BIN)/stubtest engram._engram
 
 .PHONY: lint-sources
-lint-sources: .venv/.dev ## Check formatting, lints, types, file sizes and words, without a release build
+lint-sources: .venv/.dev check-generated ## Check formatting, lints, types, file sizes and words, without building the engine
 	@echo "==> Lint: Rust (a few minutes the first time)"
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
@@ -271,7 +281,7 @@ demo: .venv/.built ## Train an agent on CartPole, with a live display (DEMO_ARGS
 	@$(BIN)/engram demo $(DEMO_ARGS)
 
 .PHONY: bench
-bench: .venv/.release ## Run the benchmarks, also of the peers (an hour or more)
+bench: .venv/.dev .venv/.release $(FRAMEWORKS)/.made $(OUTSIDE)/.made ## Run the benchmarks, also of the peers (an hour or more)
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
@@ -290,8 +300,10 @@ check-generated: | prerequisites ## Check that the generated code is that of the
 
 .PHONY: lock
 lock: .venv/.uv ## Pin requirements/*.in again (LOCK_ARGS=--upgrade for newer versions)
-	@for name in bootstrap dev test main docs frameworks interop ray; do \
+	@for name in bootstrap dev docs frameworks interop ray; do \
 		$(LOCK) $(LOCK_ARGS) requirements/$$name.in -o requirements/$$name.txt || exit 1; done
+	@for name in test main; do \
+		$(LOCK) --constraint requirements/dev.txt requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 	@$(LOCK) $(LOCK_ARGS) --override requirements/outside.overrides requirements/outside.in -o requirements/outside.txt
 
 .PHONY: clean

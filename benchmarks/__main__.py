@@ -98,10 +98,11 @@ def main() -> int:
             continue
         text = f"{section.table(rows)}\n{report.circumstances(rows, arguments.runs)}"
         print(text)
-        if arguments.write:
+        errors = any(row.errors for row in rows)
+        if arguments.write and not errors:
             report.write(name, section.title, text)
             summary.write()
-        failed |= any(row.errors for row in rows)
+        failed |= errors
     if named & {STALL, "durable"}:
         failed |= stall(arguments) != 0
     return int(failed)

@@ -75,6 +75,8 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=5_000, help="calls per workload and run (default: 5,000)")
     parser.add_argument("--write", action="store_true", help="also write the table to benchmarks/results")
     arguments = parser.parse_args()
+    if arguments.write and (arguments.runs, arguments.steps, arguments.calls) != (5, 1_000_000, 5_000):
+        parser.error("`--write` replaces the published table: it takes the default settings only")
     build.require_release()
     runs = []
     for number in range(arguments.runs):

@@ -19,7 +19,7 @@ def require_release() -> None:
     """Ends the program with an error unless the engine is the release build; prints the profile."""
     found = profile()
     if found != RELEASE:
-        build = "does not name its build profile" if found is None else f"is a work build (profile {found!r})"
+        build = "does not name its build profile" if found is None else f"is that of make (profile {found!r})"
         msg = f"the engine {build}; benchmarks measure the release build: run make bench, or make release"
         raise SystemExit(msg)
     peers.log(f"engine: profile {found!r}")

@@ -272,6 +272,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.settings) - set(names):
         parser.error(f"unknown settings {sorted(unknown)}; expected any of {names}")
+    if arguments.write and arguments.settings:
+        parser.error("`--write` replaces the whole table: it takes all settings")
     build.require_release()
     with results.printed("ftw_parts", "Parts of FTW's learner and actors", "benchmarks.ftw", to_file=arguments.write):
         flops, bandwidth = limits()

@@ -16,7 +16,7 @@ PEERS = (
     "flashbax",
     "ale",
 )  # ale is not an engine: it records the frames of Pong that the engines store
-# Created by `make frameworks`.
+# Created by `make bench`.
 MADE = {
     "frameworks": ROOT / ".venv-frameworks" / "bin" / "python",
     "tf_agents": ROOT / ".venv-outside" / "bin" / "python",
@@ -27,12 +27,12 @@ VERSION = (3, 11)  # the newest CPython that dm-reverb 0.14 supports
 def python_of(engine: str) -> str:
     """Path of the interpreter that runs the worker of `engine`.
 
-    A peer's environment is created on first use; `make frameworks` creates those in `MADE`. Other engines use the
+    A peer's environment is created on first use; `make bench` creates those in `MADE`. Other engines use the
     interpreter of this process.
     """
     if engine in MADE:
         if not MADE[engine].exists():
-            msg = f"{MADE[engine]} does not exist; run `make frameworks` to create it"
+            msg = f"{MADE[engine]} does not exist; run `make bench` to create it"
             raise FileNotFoundError(msg)
         return str(MADE[engine])
     return str(environment(engine)) if engine in PEERS else sys.executable

@@ -112,7 +112,11 @@ def commit() -> str:
     git = ["git", "-C", str(peers.ROOT)]
     head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
     dirty = subprocess.run(
-        [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=False
+        # The first result that is written is not a change of what the others measure.
+        [*git, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!*.md", ":!benchmarks/results"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     name = (head.stdout.strip() or "unknown") + (" + changes" if dirty.stdout.strip() else "")
     return f"`{name}`, profile `{build.profile() or 'unknown'}`"

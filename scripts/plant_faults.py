@@ -40,7 +40,7 @@ NEXTEST_FAILED = re.compile(
 RUST = "make test, Rust"
 
 # The stores of the fixture `open_store`, as in the names of tests.
-DOORS = {"in_process": "in process", "remote": "remote", "sharded": "three shards"}
+STORES = {"in_process": "in process", "remote": "remote", "sharded": "three shards"}
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ class Copy:
             failed = results.get(fault.id, {})
             caught = ", ".join(f"`{name}` ({count})" for name, count in functions(failed).items())
             targets = ", ".join(sorted(set(failed.values())))
-            print(f"| {fault.id} | {fault.file} | {caught or 'none'} | {targets} | {', '.join(doors(failed))} |")
+            print(f"| {fault.id} | {fault.file} | {caught or 'none'} | {targets} | {', '.join(stores_of(failed))} |")
 
 
 def functions(failed: dict[str, str]) -> dict[str, int]:
@@ -312,9 +312,9 @@ def functions(failed: dict[str, str]) -> dict[str, int]:
     return {name: names.count(name) for name in sorted(set(names))}
 
 
-def doors(failed: dict[str, str]) -> list[str]:
+def stores_of(failed: dict[str, str]) -> list[str]:
     """Returns the stores with which tests of `open_store` failed."""
-    return [name for part, name in DOORS.items() if any(re.search(rf"[\[-]{part}[\]-]", test) for test in failed)]
+    return [name for part, name in STORES.items() if any(re.search(rf"[\[-]{part}[\]-]", test) for test in failed)]
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ set -eu
 uv=$1
 wheel=$2
 versions="3.11 3.12 3.13"
-environments=build/wheel
+environments=build/environments
 passed="" absent=""
 
 # Prints the path of an interpreter of exactly this version; fails if this machine has none.

@@ -1,4 +1,4 @@
-"""The benchmarks run, on small tables, and refuse to measure a work build."""
+"""The benchmarks run, on small tables, and refuse to measure the build of make."""
 
 import runpy
 import subprocess
@@ -40,7 +40,7 @@ def test_a_work_build_is_refused(program: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setattr(sys, "argv", [program])
     monkeypatch.setattr(engram._engram, "__profile__", "dev", raising=False)
-    with raises(SystemExit, f"the engine is a work build (profile 'dev'); {ADVICE}"):
+    with raises(SystemExit, f"the engine is that of make (profile 'dev'); {ADVICE}"):
         runpy.run_module(program, run_name="__main__")
 
 

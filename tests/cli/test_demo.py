@@ -170,6 +170,7 @@ def test_ctrl_c_ends_all_processes(three_processes):
     wait_until(lambda: not any(map(is_running, children)))
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 @pytest.mark.crash
 def test_actors_exit_if_the_learner_is_killed(three_processes):
@@ -181,6 +182,7 @@ def test_actors_exit_if_the_learner_is_killed(three_processes):
     wait_until(lambda: not any(map(is_running, children)))
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 @pytest.mark.crash
 def test_a_killed_actor_ends_the_demo(three_processes):

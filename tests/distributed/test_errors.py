@@ -61,6 +61,7 @@ def test_an_interrupted_start_leaves_nothing(start, monkeypatch):
     assert start([Table("t")]).shards()[0].state == "serving"
 
 
+@pytest.mark.slow
 def test_clusters_of_the_same_name_in_two_namespaces(start, tmp_path):
     first = start([Table("t")], path=tmp_path / "1", namespace="first")
     start([Table("t")], path=tmp_path / "2", namespace="second")

@@ -36,6 +36,7 @@ def test_scaling_under_load(start):
     print(f"longest wait {load.longest_wait():.1f} s, {sum(load.written)} items")  # noqa: T201
 
 
+@pytest.mark.slow
 def test_start_with_another_number_of_shards(start):
     tables = [Table("t")]
     cluster = start(tables, shards=3)

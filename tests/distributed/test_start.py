@@ -61,6 +61,7 @@ def test_a_missing_directory_is_not_resharded(start, tmp_path):
     assert len(start([Table("t")]).shards()) == 2
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_open_names_the_shard(start, tmp_path):
     start([Table("t")]).stop()
     with (

@@ -1,8 +1,12 @@
 """Calls without a timeout that wait in the only thread of a process: errors, not hangs."""
 
+import re
 import textwrap
 
+import pytest
 from helpers import support
+
+from engram import _engram
 
 CHECK = 0.1
 """Seconds between two checks of a waiting call in the programs; by default 1 s for writers and 5 s for other calls."""
@@ -206,3 +210,10 @@ def test_a_wait_for_the_disk_is_not_a_deadlock(tmp_path):
             batches.close()
     """)
     assert output == "2\n[0, 1]\n"
+
+
+@pytest.mark.parametrize("intervals", [(0.0, 1.0), (1.0, -1.0), (float("nan"), 1.0)])
+def test_intervals_between_checks_are_checked(intervals):
+    text = f"an interval must be at least a millisecond; got {next(i for i in intervals if i != 1.0):.0f} s"
+    with pytest.raises(ValueError, match=re.escape(text.replace("nan", "NaN"))):
+        _engram.set_only_thread_checks(*intervals)

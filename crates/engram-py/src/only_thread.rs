@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engram_engine::Engine;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::native_readers;
@@ -16,12 +17,18 @@ static CALL_CHECK_MS: AtomicU64 = AtomicU64::new(5_000);
 
 /// Sets the seconds between two checks of a waiting writer, and of other waiting calls: tests do not want to wait 5 s.
 #[pyfunction]
-pub(crate) fn set_only_thread_checks(writers: f64, calls: f64) {
+pub(crate) fn set_only_thread_checks(writers: f64, calls: f64) -> PyResult<()> {
     for (interval, seconds) in [(&WRITER_CHECK_MS, writers), (&CALL_CHECK_MS, calls)] {
-        let duration = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1));
-        let milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let milliseconds = Duration::try_from_secs_f64(seconds).map_or(0, |time| time.as_millis());
+        if milliseconds == 0 {
+            return Err(PyValueError::new_err(format!(
+                "an interval must be at least a millisecond; got {seconds} s"
+            )));
+        }
+        let milliseconds = u64::try_from(milliseconds).unwrap_or(u64::MAX);
         interval.store(milliseconds, Ordering::Relaxed);
     }
+    Ok(())
 }
 
 /// How often a waiting writer checks whether another thread could end the wait.

@@ -265,6 +265,7 @@ def test_weights_continue_a_run_bit_for_bit(batches):
     assert again.get_step() == learner.get_step() == 3
 
 
+@pytest.mark.slow
 def test_bug_32_the_given_logger_and_counter_are_used(batches):
     metrics, counter = Metrics(), ftw.Counter()
     learner = learner_of(batches, logger=metrics, counter=counter)
