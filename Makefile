@@ -229,6 +229,11 @@ test-outside: $(OUTSIDE)/.made $(ENGINE) ## Run the replay tests of Acme and TF-
 test-wheel: $(if $(ALL),dist/.release,build/wheel/.dev) ## Test the wheel in bare environments of Python 3.11, 3.12 and 3.13
 	@echo "==> Testing the wheel in bare environments (seconds each)"
 	@scripts/test_wheel.sh $(UV) $(if $(ALL),dist,build/wheel)/*.whl
+	@echo "==> Checking that the source distribution has what Cargo.lock names"
+	@rm -rf build/sdist && mkdir -p build
+	@$(BIN)/maturin sdist --out build/sdist 2> build/sdist.log || { cat build/sdist.log; exit 1; }
+	@tar -xzf build/sdist/*.tar.gz -C build/sdist
+	@cargo metadata --locked --format-version 1 --manifest-path build/sdist/engram_replay-*/Cargo.toml > build/sdist/metadata.json
 
 .PHONY: test-page
 test-page: $(DEV_VENV) $(ENGINE) ## Test the dashboard in Chromium (Debian's package `chromium`; CHROMIUM=PATH for another one)
