@@ -18,16 +18,18 @@ static CALL_CHECK_MS: AtomicU64 = AtomicU64::new(5_000);
 /// Sets the seconds between two checks of a waiting writer, and of other waiting calls: tests do not want to wait 5 s.
 #[pyfunction]
 pub(crate) fn set_only_thread_checks(writers: f64, calls: f64) -> PyResult<()> {
-    for (interval, seconds) in [(&WRITER_CHECK_MS, writers), (&CALL_CHECK_MS, calls)] {
-        let milliseconds = Duration::try_from_secs_f64(seconds).map_or(0, |time| time.as_millis());
-        if milliseconds == 0 {
-            return Err(PyValueError::new_err(format!(
+    let milliseconds = |seconds: f64| {
+        let time = Duration::try_from_secs_f64(seconds).map_or(0, |time| time.as_millis());
+        match u64::try_from(time) {
+            Ok(time) if time > 0 => Ok(time),
+            _ => Err(PyValueError::new_err(format!(
                 "an interval must be at least a millisecond; got {seconds} s"
-            )));
+            ))),
         }
-        let milliseconds = u64::try_from(milliseconds).unwrap_or(u64::MAX);
-        interval.store(milliseconds, Ordering::Relaxed);
-    }
+    };
+    let (writers, calls) = (milliseconds(writers)?, milliseconds(calls)?);
+    WRITER_CHECK_MS.store(writers, Ordering::Relaxed);
+    CALL_CHECK_MS.store(calls, Ordering::Relaxed);
     Ok(())
 }
 
