@@ -76,7 +76,7 @@ def test_a_page_runs_from_top_to_bottom(page):
 
 # Runs programs one after another, each in a forked process, which does not import again what is imported here.
 RUN_FORKED = """
-import json, os, sys, tempfile, warnings
+import json, os, signal, sys, tempfile, warnings
 import numpy
 import engram, engram.adders, engram.buffers, engram.data.numpy
 
@@ -86,6 +86,7 @@ def run(name, code):
             warnings.simplefilter("ignore", DeprecationWarning)  # about threads: NumPy's
             child = os.fork()
         if not child:
+            signal.alarm(20)  # ends a page that hangs
             os.dup2(output.fileno(), 1)
             os.dup2(errors.fileno(), 2)
             exec(compile(code, name, "exec"), {"__name__": "__main__"})
@@ -103,13 +104,19 @@ print(json.dumps({name: run(name, code) for name, code in programs.items()}))
 
 def test_pages_run_from_top_to_bottom(tmp_path):
     pages = {name_of(page): program_of(page) for page in PAGES_WITH_CODE if page.name not in MARKS}
+    assert len(pages) > 10
     path = tmp_path / "programs.json"
     path.write_text(json.dumps({name: code for name, (code, _) in pages.items()}))
     results = json.loads(run_python(f"PATH = {str(path)!r}\n{RUN_FORKED}", seconds=100))
+    failures = {}
     for name, (_, expected) in pages.items():
         status, printed, errors = results[name]
-        assert (status, errors) == (0, ""), name
-        assert_output(printed, expected)
+        try:
+            assert (status, errors) == (0, "")
+            assert_output(printed, expected)
+        except AssertionError as error:
+            failures[name] = str(error)
+    assert not failures, "\n\n".join(f"{name}: {text}" for name, text in failures.items())
 
 
 def test_the_readme_opens_with_a_program():

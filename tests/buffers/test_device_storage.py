@@ -135,7 +135,10 @@ def test_a_block_has_each_cell_once_and_zeros_as_padding(monkeypatch, storage):
 
 
 @per_storage
-@per_case_and_block(["steps", "transitions", "sequences-stack", "episodes"], always=[("transitions", BLOCKS[1])])
+@per_case_and_block(
+    ["steps", "transitions", "sequences-stack", "episodes"],
+    always=[("transitions", BLOCKS[1]), ("episodes", BLOCKS[0])],
+)
 def test_saves_fit_buffers_in_memory_and_on_devices(monkeypatch, tmp_path, storage, block, case):
     pair = open_pair(monkeypatch, storage, block, **CASES[case])
     driver = Driver(*pair, seed=2)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from helpers import examples
 from helpers.buffer_model import Env
 from helpers.goal_steps import NAMES, goal_step, reward_of, stack
 from hypothesis import given
@@ -35,6 +36,7 @@ def check(batch, envs, strategy):
             assert reward == 0.25
 
 
+@examples.of_each(STRATEGIES)
 @given(st.sampled_from(STRATEGIES), st.data())
 def test_goals_agree_with_the_model(strategy, data):
     num_envs, length = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 12))

@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from helpers import examples
 from helpers.buffer_model import BufferModel, assert_same_items, row, stacked
-from helpers.support import runs_all_tests
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engram import selectors
@@ -172,16 +172,17 @@ class Pair:
                 self.model.priorities[key] = priority
 
 
-SAMPLERS = st.sampled_from([selectors.Uniform(), selectors.Prioritized(0.5)])
+SAMPLERS = [selectors.Uniform(), selectors.Prioritized(0.5)]
 
 
-@given(SAMPLERS, st.data())
+@examples.of_each(SAMPLERS)
+@given(st.sampled_from(SAMPLERS), st.data())
 def test_a_buffer_agrees_with_the_model(sampler, data):
     run(sampler, data, None)
 
 
-@settings(max_examples=200 if runs_all_tests() else 25)
-@given(SAMPLERS, st.data())
+@examples.of_each(SAMPLERS, usual=25)
+@given(st.sampled_from(SAMPLERS), st.data())
 def test_a_buffer_in_a_file_agrees_with_the_model(sampler, data):
     with tempfile.TemporaryDirectory() as directory:
         run(sampler, data, MappedFile(Path(directory) / "file"))

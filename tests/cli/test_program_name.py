@@ -1,5 +1,7 @@
 """The name of the program in commands that it prints for the user to run: `engram`, or a path to it."""
 
+import re
+import subprocess
 import sys
 
 import pytest
@@ -35,3 +37,25 @@ def test_the_name_is_a_path_if_the_shell_finds_no_engram_or_another(installed, t
 @pytest.mark.parametrize("name", ["-c", "/somewhere/engram/cli/__main__.py"])
 def test_the_name_is_engram_if_started_from_python(name, tmp_path, monkeypatch):
     assert name_if_started_as(monkeypatch, name, tmp_path) == "engram"
+
+
+def start(*arguments):
+    """Starts a command in a new interpreter, without the modules that the programs of other tests share."""
+    command = [sys.executable, "-m", "engram.cli", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_commands_run_as_a_module_of_python(directory):
+    with start("serve", "--port", 0) as server, start("inspect", directory) as inspect:
+        try:
+            line = server.stdout.readline()
+            server.terminate()
+            assert server.communicate(timeout=60) == ("stopping\n", "")
+            assert server.returncode == 0
+            assert re.fullmatch(r"serving replay at (\S+); watch it with `engram top \1`\n", line)
+            report, errors = inspect.communicate(timeout=60)
+            assert (inspect.returncode, errors) == (0, "")
+            assert re.match(r"store [0-9a-f]{16}, 5 files of \d+\.\d KiB: nothing is damaged or lost\n", report)
+        finally:
+            server.kill()
+            inspect.kill()

@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import termios
+import time
 
 import pytest
 from helpers.support import BackgroundCall, wait_until
@@ -111,6 +112,18 @@ def test_q_ends_it_and_restores_the_terminal_and_other_keys_do_not_shorten_an_in
             top.process.wait(0.5)
         os.write(terminal[0], b"xyq")
         assert top.end() == (0, None, "")
+    assert termios.tcgetattr(terminal[1]) == state
+
+
+@pytest.mark.slow
+def test_it_ends_after_its_last_update_and_restores_the_terminal_if_other_keys_were_pressed(start_top, terminal):
+    state = termios.tcgetattr(terminal[1])
+    start = time.monotonic()
+    with engram.Server([engram.Table("replay")]) as server:
+        top = start_top(server.address, "--count", 2, "--interval", 1)
+        os.write(terminal[0], b"abcQ\n")
+        assert top.end() == (0, None, "")
+    assert time.monotonic() - start >= 1
     assert termios.tcgetattr(terminal[1]) == state
 
 

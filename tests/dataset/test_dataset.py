@@ -406,7 +406,7 @@ def test_several_readers_receive_each_item_of_a_queue_once(open_store):
     store = open_store(Table.queue("q", max_size=64))
 
     def read():
-        return [x for batch in Dataset(store, "q", 5, prefetch=3, timeout=0.5) for x in batch.data["x"].tolist()]
+        return [x for batch in Dataset(store, "q", 5, prefetch=3, timeout=1.0) for x in batch.data["x"].tolist()]
 
     callers = [BackgroundCall(read) for _ in range(readers)]
     fill(store, "q", range(items))

@@ -38,7 +38,7 @@ def test_ctrl_c_loses_and_repeats_nothing(open_store, interrupting, kind):
     # An iteration in process reads a thousand items within the time of one interrupt.
     items = capacity if isinstance(store, Store) else 2_000
     if not runs_all_tests():
-        items //= 4 if isinstance(store, Store) else 10
+        items //= 2 if isinstance(store, Store) else 10
     with store.writer() as writer:
         for value in range(items):
             writer.append({"x": value})
@@ -82,7 +82,7 @@ def test_the_lease_of_a_silent_reader_ends():
 
 
 def test_returned_leases_stay_in_the_table_while_their_reader_is_silent():
-    with Server([Table.queue("q", max_size=8)], lease_timeout=1.0) as server:
+    with Server([Table.queue("q", max_size=8)], lease_timeout=2.0) as server:
         silent, other = Client(server.address), Client(server.address)
         fill(other, "q", range(3))
         iterator = iter(Dataset(silent, "q", 1, prefetch=8))

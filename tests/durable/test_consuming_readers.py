@@ -146,7 +146,7 @@ def test_a_sample_that_the_server_does_not_confirm_raises_an_error(tmp_path):
         with Client(server.address) as other:
             wait_until(lambda: other.info()["q"].hidden_items == 1)
         proxy.hold()  # the request was forwarded, the acknowledgement of its reply is not
-        time.sleep(1.0)
+        time.sleep(1.5)
         server.kill()
         text = (
             "the connection to the server was lost before it confirmed that the sampled items are acknowledged; they "

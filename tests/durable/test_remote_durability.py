@@ -19,7 +19,7 @@ from helpers.support import raises, wait_until
 from engram import Client, Server, Store, Table
 from engram.errors import BackpressureError, DeadlineExceededError, StorageError
 
-SLOW = 2.5
+SLOW = 4.0
 """Seconds between two syncs: longer than any wait here except for the last flush."""
 
 

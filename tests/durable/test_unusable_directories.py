@@ -76,13 +76,15 @@ for line in sys.stdin:
         Store.open(line.removesuffix("\\n"))
     except StorageError as error:
         print(error, flush=True)
+    else:
+        print("opened", flush=True)
 """
 
 
 @pytest.fixture(scope="module")
 def error_without_privileges():
     """Returns `error_without_privileges(path)`: the error of a process without the superuser's capabilities."""
-    with PythonProcess(OPEN_UNPRIVILEGED, stdin=PIPE, stdout=PIPE) as process:
+    with PythonProcess(OPEN_UNPRIVILEGED, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
 
         def error(path):
             process.stdin.write(f"{path}\n")
@@ -90,6 +92,8 @@ def error_without_privileges():
             return process.stdout.readline().removesuffix("\n")
 
         yield error
+        assert process.communicate() == ("", "")
+        assert process.returncode == 0
 
 
 @sample_store(checkpointed)

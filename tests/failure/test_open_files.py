@@ -28,8 +28,8 @@ def test_a_server_at_its_limit_of_open_files_uses_no_cpu_and_recovers():
         peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(limit + 10)]
         wait_until(lambda: len(list(files.iterdir())) == limit)
         before = cpu_seconds(server.pid)
-        time.sleep(1)
-        assert cpu_seconds(server.pid) - before < 0.15
+        time.sleep(2)
+        assert cpu_seconds(server.pid) - before < 0.3
         for peer in peers:
             peer.close()
         client = Client(server.address)

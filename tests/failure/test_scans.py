@@ -116,8 +116,15 @@ def stalled():
 
 
 def test_close_ends_a_scan_that_waits_in_another_thread(stalled):
-    reading = BackgroundCall(lambda: list(stalled))
-    time.sleep(0.2)
+    begun = threading.Event()
+
+    def read():
+        begun.set()
+        return list(stalled)
+
+    reading = BackgroundCall(read)
+    assert begun.wait(10)
+    time.sleep(0.2)  # the first `next` never returns, so no event can tell that it waits
     stalled.close()
     assert len(reading.result()) < 19
     assert list(stalled) == []

@@ -3,6 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
+from helpers import examples
 from helpers.support import raises
 from helpers.vector_envs import MODES, Scripted, key_of, run, stack, transitions, vector_of
 from hypothesis import given
@@ -104,6 +105,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("mode", MODES)
+@examples.of_each(KINDS)
 @given(data=st.data())
 def test_items_equal_those_of_the_model(mode, data):
     kind = data.draw(st.sampled_from(KINDS), "kind")

@@ -1,11 +1,13 @@
 """Python programs in processes of their own, which start quickly.
 
 A Python process that has imported Engram waits for requests; for each, it forks a child that runs a program. It has
-only one thread and opens nothing, so that a child is like a new process.
+only one thread and opens nothing, so that a child is like a new process. In `make test-all`, each program runs in a
+new interpreter instead, as users start it.
 """
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -13,7 +15,10 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
+
+from helpers.support import runs_all_tests
 
 PIPE = subprocess.PIPE
 DEVNULL = subprocess.DEVNULL
@@ -45,19 +50,22 @@ def run(request, files):
     exec(compile(code, "<string>", "exec"), names)
 
 
+# A child has only the thread that forks: a lock that another one holds would stay locked.
+if os.path.isdir("/proc/self/task"):
+    assert len(os.listdir("/proc/self/task")) == 1
 while True:
     message, files, _, _ = socket.recv_fds(channel, 1 << 20, 3)
     if not message:
         break
     request = json.loads(message)
-    if request["wait"]:
-        reply = os.waitpid(request["wait"], os.WUNTRACED)[1]
-    else:
-        reply = os.fork()
-        if reply == 0:
-            break
-        for file in files:
-            os.close(file)
+    try:
+        reply = os.waitpid(request["wait"], os.WUNTRACED)[1] if request["wait"] else os.fork()
+    except OSError as error:
+        reply = -error.errno
+    if reply == 0 and not request["wait"]:
+        break
+    for file in files:
+        os.close(file)
     channel.send(str(reply).encode())
 if message:
     run(request, files)
@@ -79,8 +87,8 @@ class Parent:
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             )
 
-    def fork(self, code, arguments, files, cwd, *, new_session):
-        """Forks a child; returns its process id."""
+    def start(self, code, arguments, files, cwd, *, new_session):
+        """Forks a child that runs the program; returns its process id."""
         request = {
             "wait": None,
             "code": code,
@@ -99,7 +107,38 @@ class Parent:
     def _call(self, request, files):
         with self._lock:
             socket.send_fds(self._channel, [json.dumps(request).encode()], files)
-            return int(self._channel.recv(100))
+            reply = int(self._channel.recv(100))
+        if reply < 0:
+            raise OSError(-reply, os.strerror(-reply))
+        return reply
+
+
+class NewInterpreters:
+    """Starts a new interpreter for each program; its methods are those of `Parent`."""
+
+    def __init__(self):
+        # An object of `Popen` that is deleted before the process has ended would wait for it in our place.
+        self._processes = {}
+
+    def start(self, code, arguments, files, cwd, *, new_session):
+        path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            stdin=files[0],
+            stdout=files[1],
+            stderr=files[2],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            start_new_session=new_session,
+        )
+        self._processes[process.pid] = process
+        return process.pid
+
+    def wait(self, pid):
+        status = os.waitpid(pid, os.WUNTRACED)[1]
+        if not os.WIFSTOPPED(status):
+            self._processes.pop(pid).returncode = os.waitstatus_to_exitcode(status)
+        return status
 
 
 _parents = []
@@ -107,10 +146,10 @@ _parents_lock = threading.Lock()
 
 
 def parent():
-    """The process that forks the children of this one."""
+    """What starts the programs of this process, and waits for them."""
     with _parents_lock:
         if not _parents:
-            _parents.append(Parent())
+            _parents.append(NewInterpreters() if runs_all_tests() else Parent())
         return _parents[0]
 
 
@@ -139,20 +178,28 @@ class PythonProcess:
             else:
                 its = number if file is None else file if isinstance(file, int) else file.fileno()
             files.append(its)
-        self.pid = parent().fork(code, [*map(str, arguments)], files, cwd, new_session=new_session)
-        for file in opened:
-            os.close(file)
+        try:
+            self.pid = parent().start(code, [*map(str, arguments)], files, cwd, new_session=new_session)
+        finally:
+            for file in opened:
+                os.close(file)
+        self._lock = threading.Lock()
+        # It stays open as long as this object, because several threads may use it.
         self._end = os.pidfd_open(self.pid)
+        weakref.finalize(self, os.close, self._end)
 
     def send_signal(self, number):
         """Sends a signal, unless the process has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._end, number)
 
     def freeze(self):
-        """Stops the process without closing its connections; returns when it has stopped."""
-        os.kill(self.pid, signal.SIGSTOP)
-        parent().wait(self.pid)
+        """Stops the process without closing its connections; returns when it has stopped, or ended before that."""
+        with self._lock:
+            if self.returncode is None:
+                signal.pidfd_send_signal(self._end, signal.SIGSTOP)
+                self._wait_for_stop_or_end()
 
     def terminate(self):
         self.send_signal(signal.SIGTERM)
@@ -163,11 +210,21 @@ class PythonProcess:
     def wait(self, timeout=None):
         """Waits for the end of the process; returns its exit status, or minus the number of the signal."""
         if self.returncode is None:
-            if not select.select([self._end], [], [], timeout)[0]:
+            # `select.select` refuses file descriptors above 1023.
+            end = select.poll()
+            end.register(self._end, select.POLLIN)
+            if not end.poll(None if timeout is None else math.ceil(1000 * timeout)):
                 raise subprocess.TimeoutExpired("a Python process", timeout)
-            self.returncode = os.waitstatus_to_exitcode(parent().wait(self.pid))
-            os.close(self._end)
+            with self._lock:
+                if self.returncode is None:
+                    self._wait_for_stop_or_end()
         return self.returncode
+
+    def _wait_for_stop_or_end(self):
+        """Keeps the exit status if the process has ended. The caller holds the lock."""
+        status = parent().wait(self.pid)
+        if not os.WIFSTOPPED(status):
+            self.returncode = os.waitstatus_to_exitcode(status)
 
     def poll(self):
         with contextlib.suppress(subprocess.TimeoutExpired):

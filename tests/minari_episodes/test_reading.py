@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from helpers.minari_datasets import buffer, cartpole, dataset_of, model_episode
-from helpers.support import raises, run_python
+from helpers.support import BackgroundCall, raises, run_python
 from helpers.vector_envs import key_of, sequences, transitions
 from minari.data_collector import EpisodeBuffer
 
@@ -170,7 +170,7 @@ def test_items_that_do_not_match_the_signature(open_store):
 
 
 CLOSED = [
-    (5, DeadlineExceededError, "2 items are not in their tables after 0.2 s; they are dropped"),
+    (5, DeadlineExceededError, "2 items are not in their tables after 0.5 s; they are dropped"),
     (
         100,
         BackpressureError,
@@ -182,22 +182,26 @@ CLOSED = [
 @pytest.mark.filterwarnings("error")  # such as that of a writer whose items are lost
 def test_a_closed_rate_limiter(open_store):
     store = open_store(*(Table.queue(f"t{steps}", max_size=3) for steps, _, _ in CLOSED))
-    errors = []  # their tracebacks keep all variables of the calls
-    for steps, error, text in CLOSED:
+    for steps, _, _ in CLOSED:
+        dataset_of(buffer(steps, terminated=True), name=f"steps{steps}-v0")
+
+    def read(steps, error, text):
         table, dataset = f"t{steps}", f"steps{steps}-v0"
-        dataset_of(buffer(steps, terminated=True), name=dataset)
         with pytest.raises(
             error, match=f"^the Minari dataset '{dataset}': {text}; `{table}`: inserting waits: "
         ) as caught:
-            read_minari(store, dataset, [Transitions(table, discount=1.0)], timeout=0.2)
-        errors.append(caught)
+            read_minari(store, dataset, [Transitions(table, discount=1.0)], timeout=0.5)
+        return caught
+
+    readings = [BackgroundCall(lambda each=each: read(*each)) for each in CLOSED]
+    errors = [reading.result() for reading in readings]  # their tracebacks keep all variables of the calls
     gc.collect()
     for steps, _, _ in CLOSED:
         table = f"t{steps}"
         assert store.info()[table].size == 3, table
         store.sample(table, 3)
         assert store.info()[table].size == 0, f"{table}: no item is inserted later"
-    del errors, caught
+    del errors, readings
 
 
 def test_a_closed_rate_limiter_in_the_only_thread():

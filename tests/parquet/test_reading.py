@@ -319,22 +319,29 @@ def test_items_that_do_not_match_the_signature(open_store, tmp_path):
 @pytest.mark.filterwarnings("error")  # such as that of a writer whose items are lost
 def test_a_closed_rate_limiter(open_store, tmp_path):
     store = open_store(Table.queue("t", max_size=3), Table.queue("with_time_axis", max_size=3))
-    errors = []  # their tracebacks keep all variables of the calls
-    for table, time_axis in (("t", False), ("with_time_axis", True)):
+
+    def read(table, *, time_axis):
         path = file_of(tmp_path, f"{table}.parquet", x=[[n] * (n + 1 if time_axis else 2) for n in range(5)])
         with pytest.raises(DeadlineExceededError) as caught:
-            read_parquet(store, table, path, timeout=0.2, time_axis=time_axis)
-        errors.append(caught)
+            read_parquet(store, table, path, timeout=0.5, time_axis=time_axis)
         text = (
-            f"table `{table}` did not accept all items within 0.2 s; it has the first 3 of 5 items; `{table}`: "
+            f"table `{table}` did not accept all items within 0.5 s; it has the first 3 of 5 items; `{table}`: "
             "inserting waits: Queue(3)"
         )
         assert str(caught.value).startswith(f"{path}, rows 0 to 4: {text} is full")
+        return caught
+
+    readings = [
+        BackgroundCall(lambda: read("t", time_axis=False)),
+        BackgroundCall(lambda: read("with_time_axis", time_axis=True)),
+    ]
+    errors = [reading.result() for reading in readings]  # their tracebacks keep all variables of the calls
     gc.collect()
     for table in ("t", "with_time_axis"):
         assert store.info()[table].size == 3, table
         store.sample(table, 3)
         assert store.info()[table].size == 0, f"{table}: no item is inserted later"
+    del errors, readings
 
 
 def test_a_closed_rate_limiter_in_the_only_thread(tmp_path):

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from helpers.store_types import doors
 from helpers.support import fill
 
-from engram import Store, Table, selectors
+from engram import Table, selectors
 
 ITEMS, DRAWS = 50, 50_000
 
@@ -66,12 +67,14 @@ def test_the_test_detects_a_wrong_distribution(open_store):
     assert chi_square(counts, np.full(ITEMS, DRAWS / ITEMS)) > quantile(ITEMS - 1)
 
 
-def test_a_uniform_remover_evicts_equally_exposed_items_equally():
+@pytest.mark.parametrize("open_store", doors(slow=["remote", "sharded"]), indirect=True)
+def test_a_uniform_remover_evicts_equally_exposed_items_equally(open_store):
     survivors = np.zeros(ITEMS)
     for seed in range(400):
-        with Store([Table("t", max_size=10, remover=selectors.Uniform(), seed=seed)]) as store:
-            fill(store, "t", range(20))
-            survivors += np.bincount(np.unique(store.sample("t", 200).data["x"]), minlength=ITEMS)
+        store = open_store(Table("t", max_size=10, remover=selectors.Uniform(), seed=seed))
+        fill(store, "t", range(20))
+        survivors += np.bincount(np.unique(store.sample("t", 200).data["x"]), minlength=ITEMS)
+        store.close()
     # The first eleven items were exposed to ten removals (each includes the new item), later ones to fewer.
     assert survivors[:10].mean() < survivors[15:20].mean()
     expected = np.full(10, survivors[:10].mean())

@@ -52,6 +52,23 @@ def test_sample_that_waits_for_more_items():
     assert too_few.startswith("`sample` waits for at least 4 items of table `q`, and has taken none; ")
 
 
+@pytest.mark.slow
+def test_the_default_interval_between_checks():
+    output = support.run_python(
+        textwrap.dedent("""
+        import time
+        import engram
+        store = engram.Store([engram.Table("empty")])
+        begin = time.monotonic()
+        try:
+            store.sample("empty", 1)
+        except engram.errors.UnsatisfiableError:
+            print(time.monotonic() - begin >= 4.5)
+    """)
+    )
+    assert output == "True\n"
+
+
 def test_a_wait_that_another_thread_may_end():
     output = run_python("""
         import threading, time
@@ -177,8 +194,10 @@ def test_each_dataset_that_waits_raises():
 def test_a_wait_of_a_dataset_that_another_reader_or_a_client_may_end():
     output = run_python("""
         import signal
+        class EndedError(Exception):
+            pass
         def end(*_):
-            raise TimeoutError
+            raise EndedError
         signal.signal(signal.SIGALRM, end)
         store = engram.Store([engram.Table("replay"), engram.Table("other")])
         store.insert({"x": 1}, {"other": 1.0})
@@ -186,7 +205,7 @@ def test_a_wait_of_a_dataset_that_another_reader_or_a_client_may_end():
             signal.setitimer(signal.ITIMER_REAL, 0.5)
             try:
                 list(engram.Dataset(store, "replay", 1))
-            except TimeoutError:
+            except EndedError:
                 print("still waits")
         with engram.Dataset(store, "other", 1) as other:
             batches = iter(other)
@@ -215,5 +234,8 @@ def test_a_wait_for_the_disk_is_not_a_deadlock(tmp_path):
 @pytest.mark.parametrize("intervals", [(0.0, 1.0), (1.0, -1.0), (float("nan"), 1.0)])
 def test_intervals_between_checks_are_checked(intervals):
     text = f"an interval must be at least a millisecond; got {next(i for i in intervals if i != 1.0):.0f} s"
-    with pytest.raises(ValueError, match=re.escape(text.replace("nan", "NaN"))):
-        _engram.set_only_thread_checks(*intervals)
+    try:
+        with pytest.raises(ValueError, match=re.escape(text.replace("nan", "NaN"))):
+            _engram.set_only_thread_checks(*intervals)
+    finally:
+        _engram.set_only_thread_checks(1.0, 5.0)

@@ -52,11 +52,15 @@ WAYS = [by_insert, by_writer, by_patterns, by_batches]
 
 
 def each_way(store, values, ways=WAYS):
-    """Yields each value, and what a table returns for it, for each way to write it."""
+    """Yields for each value and each way to write it: the case, the value, and what a table returns for it.
+
+    The caller's `with` of the case names it in an error.
+    """
     for value in values:
         for way in ways:
             with case(way.__name__, value):
-                yield value, way(store, value)
+                stored = way(store, value)
+            yield case(way.__name__, value), value, stored
 
 
 def some(dtype, shape):
@@ -68,18 +72,20 @@ def some(dtype, shape):
 def test_every_dtype_is_stored_unchanged(store):
     shapes = ((), (3,), (2, 3), (0,), (2, 0))
     values = [some(dtype, shape) for dtype in DTYPES for shape in shapes]
-    for value, stored in each_way(store, values):
-        array = np.asarray(stored)
-        assert (array.dtype, array.shape) == (value.dtype, value.shape)
-        np.testing.assert_array_equal(stored, value)
+    for named, value, stored in each_way(store, values):
+        with named:
+            array = np.asarray(stored)
+            assert (array.dtype, array.shape) == (value.dtype, value.shape)
+            np.testing.assert_array_equal(stored, value)
 
 
 def test_small_floats_are_stored_unchanged(store):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     names = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-    for value, stored in each_way(store, [np.arange(-3, 3).astype(getattr(ml_dtypes, name)) for name in names]):
-        assert stored.dtype == value.dtype
-        np.testing.assert_array_equal(stored, value)
+    for named, value, stored in each_way(store, [np.arange(-3, 3).astype(getattr(ml_dtypes, name)) for name in names]):
+        with named:
+            assert stored.dtype == value.dtype
+            np.testing.assert_array_equal(stored, value)
 
 
 def test_arrays_of_every_memory_layout_are_stored(store):
@@ -97,9 +103,10 @@ def test_arrays_of_every_memory_layout_are_stored(store):
         np.int8(-3),
         np.bool_(1),
     ]
-    for value, stored in each_way(store, values):
-        assert np.asarray(stored).dtype == value.dtype.newbyteorder("=")
-        np.testing.assert_array_equal(stored, value)
+    for named, value, stored in each_way(store, values):
+        with named:
+            assert np.asarray(stored).dtype == value.dtype.newbyteorder("=")
+            np.testing.assert_array_equal(stored, value)
 
 
 def test_arrays_of_text_and_bytes_are_returned_as_objects(store):
@@ -112,15 +119,17 @@ def test_arrays_of_text_and_bytes_are_returned_as_objects(store):
         (np.zeros((2, 0), "U3"), [[], []]),
     ]
     for value, expected in cases:
-        for _, stored in each_way(store, [value]):
-            array = np.asarray(stored, object)
-            assert (array.dtype, array.tolist()) == (np.dtype(object), expected)
+        for named, _, stored in each_way(store, [value]):
+            with named:
+                array = np.asarray(stored, object)
+                assert (array.dtype, array.tolist()) == (np.dtype(object), expected)
 
 
 def test_python_text_keeps_every_character(store):
     values = ["", "text", "nul\0", "\0", b"bytes\0\0", "ü€😀", np.str_("n")]
-    for value, stored in each_way(store, values, [by_insert, by_writer, by_patterns]):
-        assert stored == value
+    for named, value, stored in each_way(store, values, [by_insert, by_writer, by_patterns]):
+        with named:
+            assert stored == value
 
 
 @pytest.mark.jax
@@ -129,9 +138,10 @@ def test_jax_arrays_are_stored_unchanged(store):
 
     dtypes = (jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_)
     values = [jnp.arange(6).reshape(2, 3).astype(dtype) for dtype in dtypes]
-    for value, stored in each_way(store, values, [by_insert, by_writer, by_patterns]):
-        assert stored.dtype == np.asarray(value).dtype
-        np.testing.assert_array_equal(stored, np.asarray(value))
+    for named, value, stored in each_way(store, values, [by_insert, by_writer, by_patterns]):
+        with named:
+            assert stored.dtype == np.asarray(value).dtype
+            np.testing.assert_array_equal(stored, np.asarray(value))
 
 
 # --- Python numbers ------------------------------------------------------------------------------
@@ -141,9 +151,10 @@ def test_python_numbers_become_columns_of_these_dtypes(open_store):
     for value, dtype in ((True, "?"), (3, "i8"), (-3, "i8"), (2**63, "u8"), (2.5, "f8"), (1j, "c16")):
         # A store of its own: later numbers take the dtype of the column.
         store = open_store(Table.queue("t", max_size=2))
-        for _, stored in each_way(store, [value], [by_insert, by_writer, by_patterns]):
-            array = np.asarray(stored)
-            assert (array.dtype, array.item()) == (np.dtype(dtype), value)
+        for named, _, stored in each_way(store, [value], [by_insert, by_writer, by_patterns]):
+            with named:
+                array = np.asarray(stored)
+                assert (array.dtype, array.item()) == (np.dtype(dtype), value)
 
 
 def append_both(store, first, second):
@@ -234,8 +245,9 @@ def test_objects_a_column_cannot_hold_are_rejected(store):
 
 def test_text_keeps_trailing_nul_characters(store):
     values = [b"a\0", "a\0", np.bytes_(b"a\0\0"), np.str_("a\0")]
-    for value, stored in each_way(store, values, [by_insert, by_writer, by_patterns]):
-        assert stored == value
+    for named, value, stored in each_way(store, values, [by_insert, by_writer, by_patterns]):
+        with named:
+            assert stored == value
 
 
 def test_scalars_of_small_floats_are_stored_unchanged():

@@ -219,7 +219,6 @@ join(child)
 
 
 @needs_fork
-@pytest.mark.slow
 def test_no_step_is_lost_between_many_processes():
     code = """
 shared = ring(4)
@@ -261,7 +260,6 @@ os.waitpid(child, 0)
 
 
 @needs_fork
-@pytest.mark.slow
 def test_the_lock_excludes_other_processes():
     code = """
 shared = ring()
