@@ -32,8 +32,8 @@ ENGINE := .venv/.built
 # What the tests need in .venv: nothing if they run in another environment.
 TEST_VENV := .venv/.test
 DEV_VENV := .venv/.dev
-# Two processes for each processor, because many tests wait; one without tests left takes over some of another one.
-PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
+# Three processes for two processors, because many tests wait; one without tests left takes over some of another one.
+PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 PARALLEL := -n $(PROCESSES) --dist worksteal
 FRAMEWORKS := .venv-frameworks
 OUTSIDE := .venv-outside

@@ -124,7 +124,7 @@ def test_close_ends_a_scan_that_waits_in_another_thread(stalled):
 
     reading = BackgroundCall(read)
     assert begun.wait(10)
-    time.sleep(0.2)  # the first `next` never returns, so no event can tell that it waits
+    time.sleep(0.2)  # the first `next` never returns, so no event can show that it waits
     stalled.close()
     assert len(reading.result()) < 19
     assert list(stalled) == []
