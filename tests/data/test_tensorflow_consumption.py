@@ -237,7 +237,6 @@ for _ in range(3):
 """
 
 
-@pytest.mark.slow
 def test_untaken_batches_are_returned_when_a_process_exits():
     with Store([Table("t")]) as store, Server(store, port=0) as server:
         fill(store, [1] * 3)

@@ -7,14 +7,14 @@ import time
 
 import pytest
 from helpers.ray_nodes import Load
-from helpers.support import wait_until
+from helpers.support import runs_all_tests, wait_until
 
 from engram import Table
 from engram.selectors import Prioritized
 
-pytestmark = [pytest.mark.ray, pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(3_600)]
+pytestmark = [pytest.mark.ray, pytest.mark.crash, pytest.mark.timeout(3_600)]
 
-ROUNDS = int(os.environ.get("ENGRAM_RAY_KILLS") or 4)
+ROUNDS = int(os.environ.get("ENGRAM_RAY_KILLS") or (4 if runs_all_tests() else 2))
 """Number of kills: every second one is a whole node."""
 MAX_WAIT = float(os.environ.get("ENGRAM_RAY_MAX_WAIT") or 60)
 """Longest wait of the learner, in seconds. On an idle machine it is below 5."""

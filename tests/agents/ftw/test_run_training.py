@@ -131,7 +131,6 @@ run_training.run_training(tiny(), dataclasses.replace(SYNC, checkpoint_period=30
 """
 
 
-@pytest.mark.slow
 @pytest.mark.crash
 def test_a_killed_run_is_resumed_from_its_last_complete_checkpoint(uninterrupted, compiled, tmp_path):
     script = KILLED.format(paths=[str(Path(__file__).parents[2])], directory=str(tmp_path))
