@@ -25,6 +25,8 @@ NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
 ALL :=
 export ENGRAM_TEST_ALL := $(ALL)
 MARKERS := $(if $(ALL),, and not slow)
+# Some of the slow tests take minutes on a busy machine.
+TIMEOUT := $(if $(ALL),--timeout=600)
 PYTEST_ARGS ?=
 # The Python of the tests, and the build that they need: `make test-all` takes the release build.
 TEST_PYTHON := $(BIN)/python
@@ -34,7 +36,7 @@ TEST_VENV := .venv/.test
 DEV_VENV := .venv/.dev
 # Three processes for two processors, because many tests wait; one without tests left takes over some of another one.
 PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
-PARALLEL := -n $(PROCESSES) --dist worksteal
+PARALLEL := -n $(PROCESSES) --dist worksteal $(TIMEOUT)
 FRAMEWORKS := .venv-frameworks
 OUTSIDE := .venv-outside
 RAY := .venv-ray
@@ -210,7 +212,7 @@ endif
 test-ray: $(RAY)/.made $(ENGINE) ## Test engram.distributed on a local Ray cluster (ENGRAM_RAY_KILLS=50, ENGRAM_RAY_SEEDS=3 for more)
 	@echo "==> Python tests with Ray"
 	@PYTHONPATH="$(CURDIR)/python" JAX_PLATFORMS=cpu RAY_USAGE_STATS_ENABLED=0 \
-		$(RAY)/bin/python -m pytest -m "ray$(MARKERS)" $(PYTEST_ARGS)
+		$(RAY)/bin/python -m pytest -m "ray$(MARKERS)" $(TIMEOUT) $(PYTEST_ARGS)
 
 # The tests of Acme and TF-Agents that use Reverb, as their packages contain them. Some of TF-Agents' start processes.
 OUTSIDE_TESTS := acme/adders/reverb/episode_test.py acme/adders/reverb/sequence_test.py \
@@ -238,7 +240,7 @@ test-wheel: $(if $(ALL),dist/.release,build/wheel/.dev) ## Test the wheel in bar
 .PHONY: test-page
 test-page: $(DEV_VENV) $(ENGINE) ## Test the dashboard in Chromium (Debian's package `chromium`; CHROMIUM=PATH for another one)
 	@echo "==> Tests of the dashboard in a browser"
-	@$(PYTEST) -m "page$(MARKERS)" $(PYTEST_ARGS)
+	@$(PYTEST) -m "page$(MARKERS)" $(TIMEOUT) $(PYTEST_ARGS)
 
 .PHONY: screenshots
 screenshots: .venv/.dev .venv/.built ## Make the pictures of the dashboard for the documentation

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def run(*arguments):
     """What an example prints."""
     return subprocess.run(
-        [sys.executable, *arguments], check=True, capture_output=True, text=True, timeout=280, cwd=EXAMPLES
+        [sys.executable, *arguments], check=True, capture_output=True, text=True, timeout=850, cwd=EXAMPLES
     ).stdout
 
 
@@ -73,7 +73,7 @@ def test_scans_evaluate_without_consuming():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("core", ["dnc", "rpth", "rpth_dnc"])
 def test_repeat_copy_is_learned(core):
     output = run("ftw_repeat_copy.py", "--core", core)

@@ -177,6 +177,7 @@ assert client.info()["t"].size == 10
     assert run_program(HEAD + code) == ""
 
 
+@pytest.mark.timeout(600)
 def test_children_work_if_they_are_forked_while_threads_start_and_end():
     code = """
 import signal
@@ -210,4 +211,4 @@ done.set()
 for thread in threads:
     thread.join()
 """
-    assert run_program(HEAD + code, 100 if runs_all_tests() else 10) == ""
+    assert run_program(HEAD + code, 100 if runs_all_tests() else 10, seconds=500) == ""
