@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
+from engram import _engram
 from engram._text import printable
 from engram.errors import EngramError, StorageError
 
@@ -30,9 +31,10 @@ def complete_output(target: Path, *, is_directory: bool, folder: Path | None = N
             replaced or created.
 
     Raises:
-        StorageError: An `OSError` in the `with` block, with its text.
+        StorageError: The file or directory is in use; or an `OSError` in the `with` block, with its text.
     """
     final = Path(os.path.realpath(target))
+    _engram.check_unused(final)
     temporary = (folder or final.parent) / f".{final.name}.{secrets.token_hex(4)}.tmp"
     try:
         try:
@@ -44,7 +46,7 @@ def complete_output(target: Path, *, is_directory: bool, folder: Path | None = N
             yield temporary
             if mode is not None:
                 temporary.chmod(mode)
-            temporary.replace(final)
+            _engram.replace_unused(temporary, final)
         finally:
             # It no longer exists if it has become `final`.
             if is_directory:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -32,11 +33,13 @@ __all__ = [
     "__version__",
     "after_fork_in_child",
     "check_env_ids",
+    "check_unused",
     "flatten",
     "import_reverb",
     "inspect",
     "mapped_signature",
     "names",
+    "replace_unused",
     "reshard",
     "set_long_wait",
     "set_only_thread_checks",
@@ -59,6 +62,8 @@ def import_reverb(store: Store, path: str) -> tuple[Path, dict[str, int], list[s
 def inspect(path: str) -> dict[str, Any]: ...
 def mapped_signature(path: str) -> Any: ...  # of the steps in the file of a buffer; None if there is no file
 def names(structure: str) -> list[str]: ...  # names of the leaves
+def check_unused(path: str | PathLike[str], *, in_own_directory: bool = False) -> None: ...
+def replace_unused(source: str | PathLike[str], target: str | PathLike[str]) -> None: ...
 
 # The new directories, the number of items of each table by shard, notes.
 def reshard(

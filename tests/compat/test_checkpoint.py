@@ -9,7 +9,9 @@ import pytest
 from helpers.compat_tables import serving, steps, table
 from helpers.support import raises
 
+import engram
 from engram.compat import reverb
+from engram.compat.reverb._server_store import _DirectoryListing
 from engram.compat.reverb.tensor_spec import TensorSpec
 
 DefaultCheckpointer = reverb.checkpointers.DefaultCheckpointer
@@ -113,6 +115,26 @@ def test_a_server_that_cannot_start_leaves_no_files(tmp_path):
         assert sorted(tmp_path.rglob("*")) == before
         with serving(table("a"), checkpointer=checkpointer(path, "right")) as (_, client):
             assert client.server_info()["a"].current_size == 2
+
+
+def test_a_server_that_cannot_start_leaves_the_files_of_another(tmp_path, monkeypatch):
+    """The other one opens the directory as soon as the first has closed it."""
+    opened = []
+    restore = _DirectoryListing.restore
+
+    def open_and_restore(listing):
+        opened.append(engram.Store.open(tmp_path / "store", [engram.Table("t")]))
+        restore(listing)
+
+    monkeypatch.setattr(_DirectoryListing, "restore", open_and_restore)
+    write_checkpoint(tmp_path / "wrong", table("a"), table("b"))
+    checkpointer = DefaultCheckpointer(tmp_path / "store", fallback_checkpoint_path=tmp_path / "wrong")
+    with pytest.raises(ValueError, match="Trying to load table 'b'"):
+        reverb.Server([table("a")], checkpointer=checkpointer, host="localhost")
+    opened[0].insert({"x": 1}, {"t": 1.0})
+    opened[0].close()
+    with engram.Store.open(tmp_path / "store") as store:
+        assert store.info()["t"].size == 1
 
 
 def test_a_missing_fallback_is_ignored(tmp_path):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from helpers.support import wait_until
 
-from engram import Table
-from engram.errors import InvalidArgumentError, UnavailableError
+from engram import Store, Table
+from engram.errors import InvalidArgumentError, StorageError, UnavailableError
 from engram.rate_limiters import SampleToInsertRatio
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
@@ -238,3 +238,26 @@ def test_invalid_resources(start, options, text):
         RolloutWorkers(cluster, print, 1, **options)
     with pytest.raises(InvalidArgumentError, match=text):
         start([Table("t")], name="other", **options)
+
+
+def test_directories_in_which_a_store_is_open_are_not_removed(tmp_path):
+    from engram.distributed.manifest import Manifest
+    from engram.distributed.scaling import remove_old_generations, reshard
+
+    old = Manifest.first("cluster", 1)
+    new = old.next(2)
+    [directory] = old.directories(tmp_path)
+    Store.open(directory, [Table("t")]).close()
+    with (
+        Store.open(new.directories(tmp_path)[0], [Table("t")]),
+        pytest.raises(StorageError, match="shard-0 is in use by this process"),
+    ):
+        reshard(str(tmp_path), old, 2)
+    assert reshard(str(tmp_path), old, 2) == new
+    with Store.open(directory) as store:
+        remove_old_generations(str(tmp_path), new)
+        store.insert({"x": 1}, {"t": 1.0})
+    with Store.open(directory) as store:
+        assert store.info()["t"].size == 1
+    remove_old_generations(str(tmp_path), new)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.json", "generation-1"]

@@ -33,6 +33,7 @@ mod mapped_file;
 mod mapping;
 mod options_codec;
 mod os_directory;
+mod ownership;
 mod pending_log;
 mod read_ahead;
 mod record_codec;
@@ -55,6 +56,7 @@ pub use inspect::{
 pub use journal::Durability;
 pub use mapped_file::BufferFlush;
 pub(crate) use mapped_file::{BufferSize, FlushedState, MappedFile, boot_id};
+pub use ownership::{check_unlocked, check_unused, replace_unused};
 pub(crate) use recover::ClosedDirectory;
 pub use resharding::{MAX_SHARDS, ReshardProgress, Resharded, reshard};
 pub use storage::{Checkpoint, StorageOptions};

@@ -38,7 +38,7 @@ pub use disk::{
     BufferFlush, Checkpoint, Durability, FileState, InspectedCheckpoint, InspectedFile,
     InspectedOpening, InspectedTable, Inspection, Interrupted, InvalidRecord, MAX_SHARDS,
     ReadProgress, ReshardProgress, Resharded, SaveContents, SaveTarget, SavedBuffer,
-    StorageOptions, inspect, reshard,
+    StorageOptions, check_unlocked, check_unused, inspect, replace_unused, reshard,
 };
 pub use engine::{Engine, OpenOptions, derive_number};
 pub use histogram::{Histogram, HistogramOf};

@@ -32,6 +32,7 @@ mod memory;
 mod native_readers;
 mod only_thread;
 mod outbox;
+mod ownership;
 mod pattern_writer;
 mod patterns;
 mod priority_tree;
@@ -95,6 +96,8 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(gil::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(reverb_import::import_reverb, module)?)?;
     module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;
+    module.add_function(wrap_pyfunction!(ownership::check_unused, module)?)?;
+    module.add_function(wrap_pyfunction!(ownership::replace_unused, module)?)?;
     module.add_function(wrap_pyfunction!(resharding::reshard, module)?)?;
     module.add_function(wrap_pyfunction!(long_wait::set_long_wait, module)?)?;
     module.add_function(wrap_pyfunction!(

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from engram._complete_output import complete_output
 from engram._extras import importing_extra
 from engram.cli.demo_page import DEFAULT_PORT, DemoPage, demo_page
 from engram.cli.demo_progress import take_snapshot
@@ -243,7 +244,8 @@ def summarize(results: Sequence[Result], startup: float, folder: Path) -> dict[s
         "runs": runs,
         "plot": str(plot_returns(results, folder / "returns.png")),
     }
-    (folder / "result.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    with complete_output(folder / "result.json", is_directory=False) as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
 
 

@@ -1,12 +1,14 @@
 """`engram import-reverb`: imports a checkpoint of dm-reverb into a store's directory."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import engram
+from engram import _engram
 from engram.cli.directory import directory
 from engram.cli.output import echo
 from engram.cli.server_options import exit_on_error
@@ -37,8 +39,10 @@ def import_reverb(checkpoint: Source, *, into: Into) -> None:
         with exit_on_error(), engram.Store.open(into) as store:
             imported = engram.import_reverb(checkpoint, store)
     except BaseException:
-        if not existed:  # the directory was created by this call
-            shutil.rmtree(into, ignore_errors=True)
+        if not existed:  # the directory was created by this call, unless another process has it open
+            with suppress(engram.errors.StorageError):
+                _engram.check_unused(into)
+                shutil.rmtree(into, ignore_errors=True)
         raise
     items = sum(imported.tables.values())
     echo(f"{imported.path}: {items:,} items in {len(imported.tables):,} tables")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
+
+from engram import _engram
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,9 +25,17 @@ class ProgressLog:
     """Writes `progress.jsonl`: one JSON object per second with the steps, mean return, mean loss and rates of a run."""
 
     def __init__(self, directory: Path) -> None:
-        """Creates the file in `directory`; replaces that of an earlier run."""
+        """Creates the file in `directory`; replaces that of an earlier run.
+
+        Raises:
+            StorageError: A run that has not ended writes to it.
+        """
         directory.mkdir(parents=True, exist_ok=True)
-        self._file = (directory / "progress.jsonl").open("w", encoding="utf-8")
+        path = directory / "progress.jsonl"
+        _engram.check_unused(path)
+        self._file = path.open("w", encoding="utf-8")
+        with suppress(OSError):  # some file systems have no locks
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._last = (-math.inf, 0)
         self._pending: Progress | None = None
 

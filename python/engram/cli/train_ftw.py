@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from engram import _checks
+from engram._complete_output import complete_output
 from engram._extras import importing_extra
 from engram.cli.directory import directory
 from engram.cli.ftw_progress import take_snapshot
@@ -250,7 +251,8 @@ def summarize(result: Result, folder: Path) -> dict[str, Any]:
         "mean_return": float(evaluation.mean()) if len(evaluation) else None,
         "plot": str(plot_curves([folder], folder / "curves.png")),
     }
-    (folder / "result.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    with complete_output(folder / "result.json", is_directory=False) as temporary:
+        temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
 
 

@@ -1,11 +1,10 @@
 """The file in a cluster's directory that names its shards and their directories."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from engram._complete_output import fsync
+from engram._complete_output import complete_output, fsync
 from engram.errors import StorageError
 from engram.server import MAX_SHARD_ID
 
@@ -89,14 +88,13 @@ def write_manifest(path: str, manifest: Manifest) -> None:
         StorageError: It cannot be written.
     """
     file = Path(path) / MANIFEST
-    temporary = file.with_suffix(".tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as opened:
-            json.dump(asdict(manifest), opened)
-            opened.flush()
-            os.fsync(opened.fileno())
-        temporary.replace(file)
+        with complete_output(file, is_directory=False) as temporary:
+            temporary.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
+            fsync(temporary)
         fsync(path)
     except OSError as error:
-        raise StorageError(f"{file} cannot be written: {error.strerror or error}") from error
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"cannot write {file}: {error.strerror or error}") from error

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from engram import _engram
 from engram.distributed._ray import ray
 from engram.distributed.manifest import Manifest, read_manifest, write_manifest
 from engram.distributed.registry import shard_names
@@ -30,13 +31,14 @@ def reshard(path: str, manifest: Manifest, shards: int) -> Manifest:
     Until the new manifest is written, the old generation stays as it is, and can be used again.
 
     Raises:
-        StorageError: A directory cannot be read or written.
+        StorageError: A directory cannot be read or written, or another process uses the new ones.
     """
     from engram.resharding import reshard as reshard_directories  # noqa: PLC0415, rarely needed
 
     following = manifest.next(shards)
     output = Path(path) / following.generation_directory
     if output.exists():  # left by a run that was killed
+        _engram.check_unused(output)
         shutil.rmtree(output)
     # A start that failed has not created all of them.
     directories = [directory for directory in manifest.directories(path) if Path(directory).exists()]
@@ -65,9 +67,12 @@ def reshard(path: str, manifest: Manifest, shards: int) -> Manifest:
 
 
 def remove_old_generations(path: str, current: Manifest) -> None:
-    """Removes the directories of the generations before this one, which the shards serve."""
+    """Removes the directories of the generations before this one, which the shards serve, unless a store uses them."""
     for generation in range(current.generation):
-        shutil.rmtree(Path(path) / replace(current, generation=generation).generation_directory, ignore_errors=True)
+        directory = Path(path) / replace(current, generation=generation).generation_directory
+        with suppress(StorageError):
+            _engram.check_unused(directory)
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def scale(spec: ClusterSpec, registry: "ray.actor.ActorHandle", shards: int) -> None:

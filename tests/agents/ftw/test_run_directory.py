@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engram import Store, Table
 from engram.agents.ftw import run_directory
 from engram.agents.ftw.learner import Metrics
 from engram.agents.ftw.run_directory import Checkpoint, RunDirectory
 from engram.agents.ftw.run_logs import RunLogs
 from engram.agents.ftw.total_loss import Losses
+from engram.buffers import MappedFile, ReplayBuffer
 from engram.errors import InvalidArgumentError, StorageError
 
 pytestmark = [pytest.mark.jax, pytest.mark.timeout(60)]
@@ -31,6 +33,13 @@ class Tables:
 def save(folder, frames, *, keep=2, tables=None):
     checkpoint = Checkpoint({"x": np.arange(3)}, {"frames": frames, "learner_steps": 1, "seconds": 0.5}, {})
     folder.save(checkpoint, tables or Tables(), [], keep=keep)
+
+
+def mapped(path):
+    """A buffer in a mapped file, with one more step."""
+    buffer = ReplayBuffer(5, storage=MappedFile(path))
+    buffer.add({"x": 0})
+    return buffer
 
 
 def names(directory):
@@ -251,3 +260,48 @@ def test_a_run_without_evaluations_has_no_last_one(tmp_path):
     with RunLogs(tmp_path, 1) as logs:
         logs.start()
         assert logs.last_evaluation() == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["train.csv", "evaluation.csv", "curves.png", "result.json", "tensorboard/events"])
+def test_a_run_does_not_overwrite_a_file_that_is_in_use(tmp_path, name):
+    with RunDirectory(tmp_path, resume=False):
+        pass
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    with mapped(tmp_path / name) as buffer:
+        with (
+            pytest.raises(StorageError, match=rf"{name} is in use by this process"),
+            RunDirectory(tmp_path, resume=False),
+        ):
+            pass
+        buffer.add({"x": 1})
+    with mapped(tmp_path / name) as buffer:
+        assert buffer.num_items == 3
+
+
+def test_files_of_a_run_that_trains_are_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "cannot be written: another process trains in "
+    with RunDirectory(tmp_path / "run", resume=False):
+        (tmp_path / "run" / "train.csv").touch()
+        for given in ("run/train.csv", tmp_path / "run" / "checkpoints" / "mine", "run/engram.lock"):
+            with pytest.raises(StorageError, match=text):
+                mapped(tmp_path / "buffer").save(given)
+        with pytest.raises(StorageError, match=text):
+            mapped(tmp_path / "run" / "checkpoints" / "mine")
+        mapped(tmp_path / "run" / "mine").close()
+    mapped(tmp_path / "run" / "checkpoints" / "mine").close()
+
+
+def test_a_checkpoint_whose_tables_are_open_is_kept(tmp_path):
+    class StoreTables:
+        def save(self, target):
+            Store.open(target, [Table("t")]).close()
+
+    with RunDirectory(tmp_path, resume=False) as folder:
+        save(folder, 1, keep=1, tables=StoreTables())
+        with Store.open(folder.newest() / "replay") as store:
+            save(folder, 2, keep=1)
+            assert checkpoints(tmp_path) == [f"00000000000{number}-000000000001" for number in (1, 2)]
+            store.insert({"x": 1}, {"t": 1.0})
+        save(folder, 3, keep=1)
+    assert checkpoints(tmp_path) == ["000000000003-000000000001"]

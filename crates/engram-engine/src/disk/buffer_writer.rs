@@ -17,6 +17,7 @@ use super::file_format::{FileHeader, FileKind};
 use super::file_names::UNFINISHED_SUFFIX;
 use super::kind;
 use super::os_directory::OsDirectory;
+use super::ownership::check_unused;
 use super::record_codec::DictionaryWriter as _;
 use super::record_writer::RecordWriter;
 
@@ -53,7 +54,8 @@ impl SaveTarget {
     /// Waits for the lock of the directory of `path`. Returns `None` if `interrupted` returns true.
     ///
     /// # Errors
-    /// [`engram_core::Error::Storage`] if the directory cannot be opened, or `path` is not that of a file.
+    /// [`engram_core::Error::Storage`] if the directory cannot be opened, or `path` is not that of a file, or the file is in
+    /// use.
     pub fn lock(path: &Path, interrupted: Interrupted<'_>) -> Result<Option<Self>> {
         let failed = |reason: &dyn Display| failed(path, "written", reason);
         let name = path.file_name().filter(|_| !path.is_dir());
@@ -61,6 +63,9 @@ impl SaveTarget {
         let name = name
             .to_str()
             .ok_or_else(|| failed(&"its name is not valid UTF-8"))?;
+        for name in [name, &unfinished_name(name)] {
+            check_unused(&path.with_file_name(name))?;
+        }
         let parent = path.parent().filter(|parent| *parent != Path::new(""));
         let parent = parent.unwrap_or(Path::new("."));
         let directory = OsDirectory::open(parent)
@@ -96,6 +101,11 @@ impl Drop for SaveTarget {
     }
 }
 
+/// The name of a file until it is complete.
+pub(super) fn unfinished_name(name: &str) -> String {
+    format!("{name}{UNFINISHED_SUFFIX}")
+}
+
 /// [`SaveTarget::save`] to this file of a directory.
 pub(super) fn write(
     files: &dyn Directory,
@@ -104,7 +114,7 @@ pub(super) fn write(
     id: u64,
     interrupted: Interrupted<'_>,
 ) -> io::Result<Option<u64>> {
-    let unfinished = format!("{name}{UNFINISHED_SUFFIX}");
+    let unfinished = unfinished_name(name);
     let written = write_unfinished(files, &unfinished, contents, id, interrupted);
     let replaced = written.and_then(|bytes| {
         if bytes.is_some() {

@@ -125,7 +125,7 @@ pub(super) fn file_id(file: &File) -> io::Result<FileId> {
     })
 }
 
-const SPECIAL_FILE: &str = "a pipe, socket or device";
+pub(super) const SPECIAL_FILE: &str = "a pipe, socket or device";
 
 /// Opens a regular file of a directory, without following links. A subdirectory can be opened too, but not read.
 ///

@@ -136,7 +136,7 @@ pub(super) fn since_if_this_process(owner: &str) -> Option<&str> {
 }
 
 /// The error for a directory that `owner` has open.
-fn in_use(path: &Path, owner: &str) -> Error {
+pub(super) fn in_use(path: &Path, owner: &str) -> Error {
     let path = path.display();
     Error::Storage(match since_if_this_process(owner) {
         Some(since) => {

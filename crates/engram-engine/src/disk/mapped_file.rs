@@ -31,13 +31,12 @@ use rustix::io::Errno;
 use crate::close_on_fork::CloseOnFork;
 
 use super::buffer_reader::check_schema;
-use super::buffer_writer::{Interrupted, SaveTarget};
+use super::buffer_writer::{Interrupted, SaveTarget, unfinished_name};
 use super::byte_codec::UnusableData;
 use super::directory::{Directory as _, file_id};
 use super::directory_lock::{describe_this_process, since_if_this_process};
 use super::errors::{damaged, failed};
 use super::file_format::{RECORD_HEADER_BYTES, record_header};
-use super::file_names::UNFINISHED_SUFFIX;
 use super::kind;
 use super::mapping;
 use flushed::FlushedRecord;
@@ -115,7 +114,7 @@ impl MappedFile {
     ) -> Result<OpenedFile> {
         let target = SaveTarget::lock(path, interrupted)?;
         let target = target.ok_or_else(|| failed(path, "created", &"it was interrupted"))?;
-        let unfinished = format!("{}{UNFINISHED_SUFFIX}", target.name);
+        let unfinished = unfinished_name(&target.name);
         let created = Self::create_unfinished(&target, &unfinished, schema, size, state, id);
         let renamed = created.and_then(|created| {
             let files = &target.directory;
@@ -148,7 +147,7 @@ impl MappedFile {
         let head = Head::write(file, schema, size, id).map_err(failed)??;
         let file = files.open_file(name, OFlags::RDWR).map_err(failed)?;
         allocate(path, &file, &head, "created")?;
-        lock(path, &file, None)?;
+        lock(path, &file)?;
         let (mut file, memory) =
             Self::map(path, file, &head, |_| Ok(FlushedRecord::of_new(state)))?;
         // Without a valid record, a file that was left by a crash could not be opened.
@@ -169,12 +168,9 @@ impl MappedFile {
         size: BufferSize,
         boot: &str,
     ) -> Result<Option<(OpenedFile, FlushedState)>> {
-        let file = match open_file(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(path, "opened", &error)),
+        let Some((file, head)) = open_locked(path)? else {
+            return Ok(None);
         };
-        let head = Head::read(path, &file)?;
         check_schema(path, &head.schema, schema)?;
         if head.size != size {
             let [expected, got] = [head.size, size].map(BufferSize::describe);
@@ -184,7 +180,6 @@ impl MappedFile {
                  restore it into another file; `num_envs` cannot change"
             )));
         }
-        lock(path, &file, Some(&head))?;
         allocate(path, &file, &head, "opened")?; // a copy may have no disk space for zeros
         let opened = Self::map(path, file, &head, |slots| {
             let offset = head.layout.parts[0].start as u64;
@@ -412,9 +407,7 @@ impl MappedFile {
 
     /// Removes the file, if it is still at its path.
     pub(crate) fn remove(&self) {
-        let is_own =
-            || Some(file_id(&File::open(&self.path).ok()?).ok()? == file_id(&self.file).ok()?);
-        if is_own() == Some(true) {
+        if is_at(&self.path, &self.file) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -455,26 +448,62 @@ fn open_file(path: &Path) -> io::Result<File> {
     Err(io::Error::other("it is not a file"))
 }
 
-/// Locks a file. `head` is that of a file which another process may use.
-fn lock(path: &Path, file: &File, head: Option<&Head>) -> Result<()> {
+/// Opens and locks the file at a path; `None` if there is none.
+///
+/// # Errors
+/// [`Error::Storage`] if it cannot be read, is not the file of a mapped buffer, or is in use.
+fn open_locked(path: &Path) -> Result<Option<(File, Head)>> {
+    loop {
+        let file = match open_file(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(path, "opened", &error)),
+        };
+        let head = Head::read(path, &file)?;
+        lock(path, &file)?;
+        // Until it was locked, another file may have replaced it.
+        if is_at(path, &file) {
+            return Ok(Some((file, head)));
+        }
+    }
+}
+
+/// True if `path` is that of this file.
+fn is_at(path: &Path, file: &File) -> bool {
+    let found = File::open(path).and_then(|found| file_id(&found));
+    found.is_ok_and(|found| file_id(file).is_ok_and(|id| id == found))
+}
+
+/// Locks a file.
+fn lock(path: &Path, file: &File) -> Result<()> {
     match file.try_lock() {
         Ok(()) => Ok(()),
         Err(TryLockError::Error(error)) => Err(failed(path, "locked", &error)),
         Err(TryLockError::WouldBlock) => {
-            let owner = head.and_then(|head| read_owner(file, head));
-            let owner = owner.unwrap_or_else(|| "another process".into());
-            let path = path.display();
-            Err(Error::Storage(match since_if_this_process(&owner) {
-                Some(since) => format!(
-                    "{path} is in use by this process (since {since}), according to the file: close that buffer first; if \
-                     this process does not have it open, a process in another container does: close the buffer there first"
-                ),
-                None => format!(
-                    "{path} is in use by {owner}; only one process at a time can use it: close the buffer there first"
-                ),
-            }))
+            let error = in_use_if_mapped(path, file);
+            Err(error.unwrap_or_else(|| in_use(path, "another process")))
         }
     }
+}
+
+/// The error for a file that is locked, if it is that of a mapped buffer.
+pub(super) fn in_use_if_mapped(path: &Path, file: &File) -> Option<Error> {
+    let head = Head::read(path, file).ok()?;
+    Some(in_use(path, &read_owner(file, &head)?))
+}
+
+/// The error for a file that `owner` uses.
+fn in_use(path: &Path, owner: &str) -> Error {
+    let path = path.display();
+    Error::Storage(match since_if_this_process(owner) {
+        Some(since) => format!(
+            "{path} is in use by this process (since {since}), according to the file: close that buffer first; if \
+             this process does not have it open, a process in another container does: close the buffer there first"
+        ),
+        None => format!(
+            "{path} is in use by {owner}; only one process at a time can use it: close the buffer there first"
+        ),
+    })
 }
 
 /// The process that uses a file, as its newest record states.

@@ -21,6 +21,7 @@ use super::directory::{
 };
 use super::directory_lock::{DirectoryLock, lock_exclusive, lock_new};
 use super::file_names::LOCK_NAME;
+use super::ownership::hold_file;
 
 /// Interval at which [`OsDirectory::lock_handle`] tries again.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -91,6 +92,14 @@ impl OsDirectory {
         let mut names: Vec<String> = names.collect::<io::Result<_>>()?;
         names.retain(|name| !matches!(name.as_str(), "." | ".."));
         Ok(names)
+    }
+
+    /// Locks a file, if there is one, before it is replaced or removed: see [`hold_file`].
+    fn hold(&self, name: &str) -> io::Result<Option<File>> {
+        match self.open_file(name, OFlags::RDONLY) {
+            Ok(file) => hold_file(&self.path.join(name), file).map_err(io::Error::other),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Creates an empty file; removes an existing one of this name.
@@ -181,10 +190,14 @@ impl Directory for OsDirectory {
     }
 
     fn replace(&self, from: &str, to: &str) -> io::Result<()> {
-        Ok(renameat(&self.handle, from, &self.handle, to)?)
+        let held = self.hold(to)?;
+        renameat(&self.handle, from, &self.handle, to)?;
+        drop(held);
+        Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        let _held = self.hold(name)?;
         Ok(unlinkat(&self.handle, name, AtFlags::empty())?)
     }
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from engram._complete_output import complete_output
 from engram._extras import importing_extra
 from engram.agents.dqn.result import Result
 
@@ -21,7 +22,8 @@ def plot_returns(results: Sequence[Result], path: Path) -> Path:
     Missing directories are created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw_returns(results).savefig(path)
+    with complete_output(path, is_directory=False) as temporary:
+        draw_returns(results).savefig(temporary, format="png")
     return path
 
 

@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from engram import _engram
 from engram._complete_output import fsync
 from engram._extras import importing_extra
 from engram.agents.ftw.replay import Replay
@@ -79,7 +80,7 @@ class RunDirectory:
         Raises:
             InvalidArgumentError: It has a checkpoint and is not to be resumed, or it has none and is; or it is not the
                 directory of a run, and has a file that a run would write.
-            StorageError: Another process trains in it.
+            StorageError: Another process trains in it, or uses a file that a run would overwrite.
             OSError: It cannot be written.
         """
         self._check()
@@ -91,7 +92,10 @@ class RunDirectory:
             except BlockingIOError:
                 raise StorageError(f"another process trains in {self.path}") from None
             self._check()  # again: until now, another process may have trained
-            for leftover in self._checkpoints.glob(f"{_UNFINISHED}*"):
+            leftovers = list(self._checkpoints.glob(f"{_UNFINISHED}*"))
+            for each in (*leftovers, *(self.path / name for name in _WRITTEN if name != _CHECKPOINTS)):
+                _engram.check_unused(each, in_own_directory=True)
+            for leftover in leftovers:
                 shutil.rmtree(leftover)
             self._checkpoints.mkdir(exist_ok=True)
             self._exit = stack.pop_all()
@@ -106,7 +110,7 @@ class RunDirectory:
         return max(self._complete(), default=None)
 
     def save(self, checkpoint: Checkpoint, replay: Replay, logs: Iterable[Path], *, keep: int) -> None:
-        """Writes a checkpoint, and removes all but the newest `keep`.
+        """Writes a checkpoint, and removes all but the newest `keep`, except those whose tables are open in a store.
 
         Args:
             checkpoint: Its content.
@@ -129,6 +133,10 @@ class RunDirectory:
             stack.pop_all()
         fsync(self._checkpoints)
         for old in sorted(self._complete())[:-keep]:
+            try:
+                _engram.check_unused(old, in_own_directory=True)
+            except StorageError:
+                continue  # removed after a later checkpoint
             # A process that is killed meanwhile leaves no incomplete one under this name.
             shutil.rmtree(old.rename(self._unfinished(old)))
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import engram
+from engram import _engram
 from engram.compat.reverb.platform.checkpointers_lib import CheckpointPaths
 from engram.compat.reverb.table import Table
 
@@ -135,6 +136,10 @@ class _DirectoryListing:
         """Removes the files that a store has written since, unless the directory had a checkpoint before."""
         if self._had_checkpoint:
             return
+        try:
+            _engram.check_unused(self._path / "LOCK")
+        except engram.errors.StorageError:
+            return  # another server has opened it meanwhile
         for pattern in ("checkpoint-*", "log-*", "LOCK", "CLOSED"):
             for file in self._path.glob(pattern):
                 if file.name not in self._names:

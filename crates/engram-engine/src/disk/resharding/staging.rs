@@ -14,6 +14,7 @@ use super::super::directory_setup::create_directory;
 use super::super::errors::failed;
 use super::super::file_names::{CLOSE_MARK_NAME, FileName, UNFINISHED_SUFFIX};
 use super::super::os_directory::OsDirectory;
+use super::super::ownership::{check_unlocked, check_unused, replace_unused};
 use super::source::Source;
 
 /// A directory `NAME.tmp`, locked by this process. Dropping it removes it, unless it was published as `NAME`.
@@ -82,6 +83,7 @@ pub(super) fn check_output(output: &Path) -> Result<PathBuf> {
             "`output`: {shown} has no name; give a directory that does not exist yet, or an empty one"
         ));
     }
+    check_unused(&path)?;
     Ok(path)
 }
 
@@ -188,6 +190,9 @@ impl Staging {
                 path.display()
             )));
         }
+        for shard in fs::read_dir(&path).into_iter().flatten().flatten() {
+            check_unlocked(&shard.path())?;
+        }
         remove_shards(&path).map_err(|error| failed(&path, "written", &error))?;
         Ok(Self { output, files })
     }
@@ -209,8 +214,9 @@ impl Staging {
     pub(super) fn publish(self, shards: u32) -> Result<Vec<PathBuf>> {
         let path = self.files.path();
         // Replaces an empty directory, and fails for one that is not empty.
-        let renamed = (self.files.sync_directory()).and_then(|()| fs::rename(path, &self.output));
-        renamed.map_err(|error| failed(&self.output, "written", &error))?;
+        let synced = self.files.sync_directory();
+        synced.map_err(|error| failed(&self.output, "written", &error))?;
+        replace_unused(path, &self.output)?;
         let parent = self.output.parent().unwrap_or(Path::new("/"));
         let synced = OsDirectory::open(parent).and_then(|parent| parent.sync_directory());
         synced.map_err(|error| failed(parent, "written", &error))?;

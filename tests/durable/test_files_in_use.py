@@ -1,0 +1,221 @@
+"""Files and directories that are in use are replaced and removed by no function that writes to a path."""
+
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+import typer
+from helpers.support import case, run_python
+
+import engram
+from engram import Store, Table
+from engram.agents.dqn import plot
+from engram.buffers import MappedFile, ReplayBuffer
+from engram.cli.progress_log import ProgressLog
+from engram.errors import StorageError
+
+parquet = pytest.importorskip("engram.parquet", reason="needs the extra `parquet`")
+
+
+def mapped(path, **options):
+    """A buffer in a mapped file, with steps 0 and 1."""
+    buffer = ReplayBuffer(20, storage=MappedFile(path), seed=0, **options)
+    buffer.add_steps({"x": np.arange(2)[None]})
+    return buffer
+
+
+def steps(path):
+    with ReplayBuffer(20, storage=MappedFile(path), seed=0) as buffer:
+        return sorted(buffer.epoch(100).__next__().data["x"].tolist())
+
+
+def save(path):
+    buffer = ReplayBuffer(5, seed=0)
+    buffer.add({"x": 1})
+    buffer.save(path)
+
+
+def write_file(path):
+    with Store([Table("t")]) as store:
+        store.insert({"x": 1}, {"t": 1.0})
+        parquet.write_parquet(store, "t", path)
+
+
+def write_directory(path):
+    with Store([Table("t")]) as store:
+        store.insert({"x": 1}, {"t": 1.0})
+        parquet.write_parquet(store, "t", path, items_per_file=1)
+
+
+WRITERS = [save, write_file]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_the_file_of_a_mapped_buffer(tmp_path, monkeypatch, write):
+    """By its path, another path and links; also by the buffer itself."""
+    path = tmp_path / "file"
+    buffer = mapped(path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "symbolic").symlink_to("file")
+    (tmp_path / "of a folder").symlink_to(".")
+    os.link(path, tmp_path / "hard")
+    before = sorted(tmp_path.iterdir())
+    for given in ("file", "folder/../file", "symbolic", "hard", "of a folder/file", path):
+        with (
+            case(given),
+            pytest.raises(StorageError, match=r"is in use by this process \(since .*close that buffer first"),
+        ):
+            write(given)
+    with pytest.raises(StorageError, match=rf"^{path} is in use by this process"):
+        buffer.save(path)
+    assert sorted(tmp_path.iterdir()) == before
+    buffer.add({"x": 2})
+    buffer.flush()
+    buffer.close()
+    assert steps(path) == [0, 1, 2]
+    write(path)
+    with pytest.raises(StorageError, match="file"):  # of another kind
+        steps(path)
+
+
+def test_the_file_of_a_mapped_buffer_in_another_process(tmp_path):
+    path = tmp_path / "file"
+    buffer = mapped(path)
+    code = f"""
+from engram.buffers import ReplayBuffer
+from engram.errors import StorageError
+buffer = ReplayBuffer(5)
+buffer.add({{"x": 1}})
+try:
+    buffer.save({str(path)!r})
+except StorageError as error:
+    print(error)
+"""
+    [text] = run_python(code).splitlines()
+    assert text.startswith(f"{path} is in use by process {os.getpid()} since 20")
+    buffer.close()
+    assert run_python(code) == ""
+
+
+def test_unfinished_files_with_the_name_of_one_in_use(tmp_path):
+    """`save` and a new mapped file are written to `NAME.tmp` first."""
+    buffer = mapped(tmp_path / "file.tmp")
+    for write in (save, mapped):
+        with case(write), pytest.raises(StorageError, match=rf"^{tmp_path / 'file.tmp'} is in use by this process"):
+            write(tmp_path / "file")
+    buffer.close()
+    assert steps(tmp_path / "file.tmp") == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["LOCK", "CLOSED", "log-0000000001", "log-0000000099", "checkpoint-0000000002.tmp"])
+@pytest.mark.parametrize("write", [*WRITERS, write_directory, mapped])
+def test_names_in_the_directory_of_an_open_store(tmp_path, monkeypatch, name, write):
+    path = tmp_path / "store"
+    (tmp_path / "link").symlink_to("store")
+    monkeypatch.chdir(path.parent)
+    with Store.open(path, [Table("t")]) as store:
+        store.insert({"x": 1}, {"t": 1.0})
+        text = rf"{name} cannot be written: \S*store is in use by this process \(since .*close that store first"
+        if (path / name).exists() and write not in WRITERS:
+            return  # they replace nothing
+        for given in (path / name, f"store/{name}", f"link/{name}"):
+            with case(given), pytest.raises(StorageError, match=text):
+                write(given)
+        store.checkpoint()
+        write_file(path / "mine.parquet")  # not the name of a store's file
+    with Store.open(path) as store:
+        assert store.info()["t"].size == 1
+
+
+def test_a_store_does_not_remove_files_that_are_in_use(tmp_path):
+    buffer = mapped(tmp_path / "log-0000000001.tmp")
+    with pytest.raises(StorageError, match=r"log-0000000001.tmp is in use by this process"):
+        Store.open(tmp_path, [Table("t")])
+    buffer.add({"x": 2})
+    buffer.close()
+    assert steps(tmp_path / "log-0000000001.tmp") == [0, 1, 2]
+
+
+def test_resharding_does_not_remove_files_that_are_in_use(tmp_path):
+    Store.open(tmp_path / "source", [Table("t")]).close()
+    (tmp_path / "output.tmp" / "shard-0").mkdir(parents=True)
+    path = tmp_path / "output.tmp" / "shard-0" / "log-0000000001"
+    buffer = mapped(path)
+    with pytest.raises(StorageError, match=rf"^{path} is in use by this process"):
+        engram.resharding.reshard([tmp_path / "source"], into=2, output=tmp_path / "output")
+    buffer.close()
+    assert steps(path) == [0, 1]
+    with Store.open(tmp_path / "store", [Table("t")]), pytest.raises(StorageError, match="store is in use"):
+        engram.resharding.reshard([tmp_path / "source"], into=2, output=tmp_path / "store" / "log-0000000009")
+
+
+def test_the_log_of_a_run(tmp_path):
+    path = tmp_path / "progress.jsonl"
+    with ProgressLog(tmp_path):
+        for write in (*WRITERS, lambda path: ProgressLog(path.parent)):
+            with pytest.raises(StorageError, match=rf"^{path} is in use: something writes to it and has locked it; "):
+                write(path)
+    with ProgressLog(tmp_path):
+        pass
+
+
+def test_plots(tmp_path):
+    buffer = mapped(tmp_path / "returns.png")
+    with pytest.raises(StorageError, match=r"returns.png is in use by this process"):
+        plot.plot_returns([], tmp_path / "returns.png")
+    buffer.close()
+    assert steps(tmp_path / "returns.png") == [0, 1]
+
+
+@pytest.mark.parametrize("write", [*WRITERS, write_directory])
+def test_pipes_sockets_and_devices_are_not_replaced(tmp_path, write):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(
+        StorageError, match="cannot be written: it is a pipe, socket or device; give the path of a file"
+    ):
+        if write is write_directory:
+            engram._engram.check_unused(tmp_path / "pipe")
+        write(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_failed_import_leaves_a_store_that_another_process_has_opened(tmp_path, monkeypatch):
+    """It has opened it since the command began."""
+    from engram.cli.import_reverb import import_reverb  # noqa: PLC0415, needs the command's packages
+
+    opened = []
+    original = Store.open
+
+    def open_twice(path):
+        opened.append(original(path, [Table("t")]))
+        return original(path)
+
+    monkeypatch.setattr(Store, "open", open_twice)
+    with pytest.raises(typer.Exit):
+        import_reverb(tmp_path / "checkpoint", into=tmp_path / "store")
+    monkeypatch.undo()
+    opened[0].insert({"x": 1}, {"t": 1.0})
+    opened[0].close()
+    with Store.open(tmp_path / "store") as store:
+        assert store.info()["t"].size == 1
+    shutil.rmtree(tmp_path / "store")
+
+
+def test_a_file_that_is_replaced_while_it_is_written(tmp_path):
+    """A buffer that is opened while the new file is written is seen, too."""
+    path = tmp_path / "t.parquet"
+    opened = []
+
+    class Rows(Store):
+        def scan(self, *args, **options):
+            opened.append(mapped(path))
+            return super().scan(*args, **options)
+
+    with Rows([Table("t")]) as store, pytest.raises(StorageError, match=re.escape(f"{path} is in use by this process")):
+        parquet.write_parquet(store, "t", path)
+    opened[0].close()
+    assert steps(path) == [0, 1]
+    assert list(tmp_path.iterdir()) == [path]
