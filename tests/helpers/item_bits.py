@@ -110,6 +110,16 @@ def insert_random_items(draw, store, table, nest, count):
             writer.create_item(table, priority, fill(slices))
 
 
+def insert_columns(store, table, data, priority=1.0):
+    """Inserts an item whose columns, nested arrays with a time axis, may differ in length."""
+    columns, _, structure = _engram.flatten(data)
+    with store.writer() as writer:
+        for step in range(max(map(len, columns))):
+            writer.append([column[step, ...] if step < len(column) else None for column in columns])
+        slices = [history[[*range(len(column))]] for history, column in zip(writer.history, columns, strict=True)]
+        return writer.create_item(table, priority, _engram.unflatten(structure, slices))
+
+
 def bits_of(store, table, **options):
     """The items of a table, as something that is equal only if they are equal bit for bit."""
     return [bits_of_item(batch) for batch in store.scan(table, batch_size=1, **options)]
@@ -127,6 +137,13 @@ def bits_of_item(batch):
             for column, is_squeezed in zip(columns, squeezed, strict=True)
         ],
     )
+
+
+def bits_of_nest(nest, start=0):
+    """Names, dtypes, shapes and bits of nested arrays, from row `start` on."""
+    columns, names, _ = _engram.flatten(nest)
+    found = [(name, column[start:]) for name, column in zip(names, columns, strict=True)]
+    return sorted((name, str(column.dtype), column.shape, content(column)) for name, column in found)
 
 
 def content(column):

@@ -205,7 +205,7 @@ def test_the_bytes_of_a_write_include_texts(monkeypatch):
     """An array of texts has only references to them."""
     text = spaces.Text(2_000)
     writes = []
-    monkeypatch.setattr("engram.minari.writing._write", lambda _, episodes: writes.append(len(episodes)))
+    monkeypatch.setattr("engram.minari.writing._write", lambda _, __, episodes, ___: writes.append(len(episodes)))
     monkeypatch.setattr("engram.minari.writing._BYTES_PER_WRITE", 4_000)
     with Store([Table("e")]) as store:
         for _ in range(3):

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from helpers.item_bits import bits_of, insert_random_items, nests
 from helpers.support import runs_all_tests
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 
 from engram import Table
 from engram.parquet import read_parquet, write_parquet
@@ -26,6 +26,7 @@ def store(open_store):
 )
 @given(kinds=st.lists(nests(), min_size=1, max_size=2), count=st.integers(1, 5), sizes=st.data())
 def test_items_come_back_bit_for_bit(store, tmp_path, kinds, count, sizes):
+    assume(r"\x00" not in repr(kinds))  # names with NUL are refused
     path = tmp_path / f"{next(NUMBERS)}"
     store.create_table(Table("original"))
     store.create_table(Table("copy"))

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.full_disk import limit_file_size
 from helpers.support import fill, raises
 
 from engram import Store, Table
@@ -271,3 +272,44 @@ def test_mistaken_arguments(tmp_path):
         with pytest.raises(UnknownTableError):
             write_parquet(store, "u", tmp_path / "t")
         assert [each.name for each in tmp_path.iterdir()] == ["full"]
+
+
+def test_a_name_with_nul_is_refused(open_store, tmp_path):
+    store = open_store(Table("t"))
+    store.insert({"a\0b": 1}, {"t": 1.0})
+    with raises(SignatureError, "column `a\\x00b` must have a name without NUL, at which other programs end it"):
+        write_parquet(store, "t", tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"items_per_file": 20}])
+def test_a_full_disk_leaves_the_old_file(tmp_path, options):
+    path = tmp_path / "t"
+    with Store([Table("t")]) as store:
+        fill(store, "t", range(10))
+        if not options:
+            write_parquet(store, "t", path)
+        before = path.read_bytes() if path.exists() else None
+        for value in np.random.default_rng(0).random((40, 1000)):
+            store.insert({"x": value}, {"t": 1.0})
+        keys = np.concatenate([batch.info.key for batch in store.scan("t")])[10:]
+        try:
+            limit_file_size(100_000)
+            with pytest.raises(StorageError, match=f"^cannot write {path}: .*File too large$"):
+                write_parquet(store, "t", path, keys=keys, row_group_size=5, **options)
+        finally:
+            limit_file_size(None)
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert list(tmp_path.iterdir()) == ([] if before is None else [path])
+
+
+def test_an_error_of_pyarrow(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise pa.ArrowCapacityError("too large")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", fail)
+    with Store([Table("t")]) as store:
+        fill(store, "t", range(10))
+        with raises(StorageError, f"cannot write {tmp_path / 't'}: too large"):
+            write_parquet(store, "t", tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []

@@ -8,9 +8,9 @@ from engram import Nest, _engram
 from engram._text import columns_text
 from engram.batch import Sample
 from engram.errors import SignatureError
-from engram.minari.spaces import Spaces, checked_values
+from engram.minari.spaces import Spaces, check_name, check_numbers, checked_values
 
-__all__ = ["episode_of"]
+__all__ = ["check_same_columns", "columns_of", "episode_of"]
 
 _COLUMNS = ("obs", "action", "reward", "terminated", "truncated")
 """Parts that an item must have."""
@@ -61,12 +61,42 @@ def episode_of(sample: Sample, spaces: Spaces, *, truncate: bool) -> EpisodeBuff
     )
 
 
+def columns_of(data: Nest) -> dict[str, str]:
+    """Returns dtype and shape of the cells of an item, by name of the column."""
+    columns, names, _ = _engram.flatten(data)
+    dtypes = ["text" if column.dtype == object else str(column.dtype) for column in columns]
+    shapes = [list(column.shape[1:]) for column in columns]
+    return {name: f"{dtype}{shape}" for name, dtype, shape in zip(names, dtypes, shapes, strict=True)}
+
+
+def check_same_columns(key: int, columns: dict[str, str], first: dict[str, str]) -> None:
+    """Checks that an item has the columns of the first one: an environment's spaces do not change.
+
+    Raises:
+        SignatureError: It has others.
+    """
+    if columns == first:
+        return
+    if columns.keys() != first.keys():
+        got, expected = columns_text(sorted(columns)), columns_text(sorted(first))
+    else:
+        name = next(name for name in columns if columns[name] != first[name])
+        got, expected = f"column `{name}` {columns[name]}", first[name]
+    raise SignatureError(
+        f"item {key}: the episodes of a dataset must have the same columns; got {got}, and in the first item "
+        f"{expected}; write them to several datasets, with `keys`"
+    )
+
+
 def _num_steps(data: dict[str, Nest], what: str) -> int:
     """Returns the number of steps that are not padding."""
     reward = data["reward"]
     if not isinstance(reward, np.ndarray) or reward.ndim != 1:
         shape = list(getattr(reward, "shape", ()))
         raise SignatureError(f"{what}`reward` must have the shape [T], a number per step; got {shape}")
+    check_numbers(f"{what}`reward`", reward)
+    if reward.dtype.kind == "c":
+        raise SignatureError(f"{what}`reward` must have real numbers; got {reward.dtype}")
     valid = _flags(data.get("valid", np.ones(len(reward), bool)), f"{what}`valid`")
     steps = int(valid.sum())
     if len(valid) != len(reward):
@@ -95,10 +125,13 @@ def _infos(extras: Nest, what: str) -> dict[str, Nest]:
 
     def with_first_row(nest: Nest, name: str) -> Nest:
         if isinstance(nest, dict):
+            for key in nest:
+                check_name(f"{what}`{name}`", key)
             return {key: with_first_row(each, f"{name}/{key}") for key, each in nest.items()}
-        if not isinstance(nest, np.ndarray) or nest.dtype == object:
-            got = "an array of dtype object" if isinstance(nest, np.ndarray) else f"a {type(nest).__name__}"
+        if isinstance(nest, tuple | list):
+            got = f"a {type(nest).__name__}"
             raise SignatureError(f"{what}`{name}` must be an array of numbers, or a dict of such arrays; got {got}")
+        check_numbers(f"{what}`{name}`", nest)
         return np.concatenate([np.zeros_like(nest[:1]), nest])
 
     infos = with_first_row(extras, "extras")

@@ -142,5 +142,5 @@ def _naming_dataset(dataset: str) -> Iterator[None]:
         yield
     except EngramError as error:
         raise type(error)(f"the Minari dataset {dataset!r}: {dropped_items_text(str(error))}") from error
-    except (KeyError, OSError) as error:  # as h5py raises them
+    except (KeyError, OSError, AssertionError, AttributeError, TypeError, ValueError) as error:  # of h5py and Minari
         raise StorageError(f"the Minari dataset {dataset!r} cannot be read: {error}") from error

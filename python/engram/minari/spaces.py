@@ -5,13 +5,14 @@ from typing import Any, TypeAlias
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.spaces import Dict, Tuple
+from gymnasium.spaces import Dict, Text, Tuple
+from minari.serialization import deserialize_space, serialize_space
 
 from engram import Nest, _checks
 from engram._text import columns_text, counted
 from engram.errors import InvalidArgumentError, SignatureError
 
-__all__ = ["Env", "Spaces", "checked_spaces", "checked_values"]
+__all__ = ["Env", "Spaces", "check_name", "check_numbers", "checked_spaces", "checked_values"]
 
 Env: TypeAlias = str | EnvSpec | gymnasium.Env[Any, Any]
 """An environment, its id, or its specification."""
@@ -38,7 +39,42 @@ def _checked(what: str, space: object) -> gymnasium.Space[Any]:
         raise InvalidArgumentError(
             f"{what} must be a gymnasium.Space, or `env` an environment with one; got {_checks.short_repr(space)}"
         )
+    try:
+        _check_names(what, space)
+        restored = deserialize_space(serialize_space(space))
+    except SignatureError as error:
+        raise InvalidArgumentError(str(error)) from None
+    except (NotImplementedError, TypeError, ValueError, AssertionError) as error:
+        raise InvalidArgumentError(
+            f"{what} must be a space that Minari stores: Box, Discrete, MultiBinary, MultiDiscrete, Text, or Dict or "
+            f"Tuple of them, without arrays of size 0; got {_checks.short_repr(space)} ({error})"
+        ) from None
+    if restored != space:
+        raise InvalidArgumentError(
+            f"{what} must be a space that Minari stores as it is; got {_checks.short_repr(space)}, which it would read "
+            f"as {_checks.short_repr(restored)}; pass that one, or an equal one"
+        )
     return space
+
+
+def _check_names(what: str, space: gymnasium.Space[Any]) -> None:
+    """Checks the names in a space."""
+    if isinstance(space, Dict):
+        for name, part in space.spaces.items():
+            check_name(what, name)
+            _check_names(f"{what}/{name}", part)
+    elif isinstance(space, Tuple):
+        for number, part in enumerate(space.spaces):
+            _check_names(f"{what}/{number}", part)
+
+
+def check_name(what: str, name: object) -> None:
+    """Checks a name in a nest, which `what` names in errors: HDF5 gives some names another meaning."""
+    if not isinstance(name, str) or name in ("", ".") or "/" in name or "\0" in name:
+        raise SignatureError(
+            f"{what} must have names that are text, not empty or `.`, and without `/` and NUL, which HDF5 does not "
+            f"store as they are; got {name!r}; rename it"
+        )
 
 
 def _of_environment(env: Env) -> tuple[EnvSpec | None, Spaces]:
@@ -68,7 +104,8 @@ def checked_values(space: gymnasium.Space[Any], values: Nest, length: int, what:
         what: Name of the nest in errors.
 
     Raises:
-        SignatureError: The nest is not that of the space, or arrays differ from it in shape, or in length.
+        SignatureError: The nest is not that of the space, or arrays differ from it in shape, or in length, or have
+            values that HDF5 does not store as they are.
     """
     if isinstance(space, Dict):
         if not isinstance(values, dict) or sorted(values) != sorted(space.spaces):
@@ -89,13 +126,29 @@ def checked_values(space: gymnasium.Space[Any], values: Nest, length: int, what:
     if not isinstance(values, np.ndarray) or values.shape != shape:
         of_space = f"{counted(length, 'value')} of shape {list(shape[1:])}, as its space has"
         raise SignatureError(f"{what} must have the shape {list(shape)}: {of_space}; got {_kind(values)}")
+    if not isinstance(space, Text):
+        check_numbers(what, values)
+    elif not all(isinstance(each, str) and "\0" not in each for each in values.flat):
+        raise SignatureError(f"{what} must be text without NUL, as its space is; got {_kind(values)}")
     return values
+
+
+def check_numbers(what: str, values: Nest) -> None:
+    """Checks that values are an array of numbers that HDF5 stores as they are."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biufc" or values.dtype.isbuiltin != 1:
+        raise SignatureError(
+            f"{what} must be an array of bools, integers, floats or complex numbers, and not of bfloat16 or float8, "
+            f"which HDF5 does not have; got {_kind(values)}"
+        )
 
 
 def _kind(values: Nest) -> str:
     """Returns what a nest is, for an error text."""
     if isinstance(values, np.ndarray):
-        return f"{values.dtype}{list(values.shape)}"
+        dtype = "text or bytes" if values.dtype == object else values.dtype
+        return f"{dtype}{list(values.shape)}"
+    if not isinstance(values, dict | tuple | list):
+        return f"a {type(values).__name__}"
     if isinstance(values, dict):
         return f"a dict of {columns_text(sorted(map(str, values)))}"
     return f"a {type(values).__name__} of {len(values)} parts"

@@ -1,24 +1,27 @@
 """Writes a table of episodes as a Minari dataset."""
 
+import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
+import h5py
 import minari
 from gymnasium.envs.registration import EnvSpec
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_dataset import parse_dataset_id
 from minari.dataset.minari_storage import MinariStorage
-from minari.namespace import create_namespace, list_local_namespaces
+from minari.namespace import NAMESPACE_METADATA_FILENAME, create_namespace, list_local_namespaces
 from minari.storage.datasets_root_dir import get_dataset_path
 
 from engram import Nest, _checks, _engram
 from engram._complete_output import complete_output
 from engram._progress import progress_bar
-from engram.errors import InvalidArgumentError, SignatureError
-from engram.minari.item_episode import episode_of
+from engram.errors import InvalidArgumentError, SignatureError, StorageError
+from engram.minari.item_episode import check_same_columns, columns_of, episode_of
 from engram.minari.spaces import checked_spaces
 from engram.scan import Order
 from engram.table_store import TableStore
@@ -31,6 +34,10 @@ _METADATA = {"algorithm_name", "author", "author_email", "code_permalink", "desc
 _STEPS_PER_WRITE = 10_000
 _BYTES_PER_WRITE = 64 << 20
 """Number of steps, or of bytes, after which the collected episodes are written: each write opens the dataset's file."""
+
+_DATASET_BYTES = 4 << 10
+_FILE_BYTES = 64 << 10
+"""What HDF5 writes in addition to the data, at most: per array and group of an episode, and per write."""
 
 
 def write_minari(
@@ -81,9 +88,12 @@ def write_minari(
         The dataset.
 
     Raises:
-        SignatureError: An item is not an episode, or does not fit the spaces. Nothing is written.
+        SignatureError: An item is not an episode, does not fit the spaces, has other columns than those before it, or
+            has names or values that HDF5 does not store as they are: names that are empty, `.` or not text or have `/`
+            or NUL, text with NUL, bytes, bfloat16 and float8. Nothing is written.
         StorageError: The dataset cannot be written. Nothing is written.
-        InvalidArgumentError: An argument is invalid, the dataset exists, or the environment does not.
+        InvalidArgumentError: An argument is invalid, the dataset exists, the environment does not, or Minari does not
+            store a space as it is.
         UnknownTableError: There is no table of this name.
         ClosedError: The store was closed, or the table dropped.
     """
@@ -95,26 +105,55 @@ def write_minari(
     spec, spaces = checked_spaces(env, observation_space, action_space)
     with (
         store.scan(table, batch_size=None, keys=keys, order=order) as scan,
+        _in_namespace(namespace),
         complete_output(target, is_directory=True, folder=get_dataset_path()) as folder,
         progress_bar(f"writing {dataset_id}", scan.num_items, show=progress) as advance,
     ):
         storage = MinariStorage.new(folder / "data", *spaces, spec, jpeg_encoding=False)
+        file = _create(storage)
         storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari.__version__, **checked_metadata})
         episodes: list[EpisodeBuffer] = []
         num_steps = num_bytes = 0  # of `episodes`
+        first: dict[str, str] = {}
         for sample in scan:
             episodes.append(episode_of(sample, spaces, truncate=unfinished == "truncate"))
+            columns = columns_of(sample.data)
+            first = first or columns
+            check_same_columns(int(sample.info.key[0]), columns, first)
             num_steps += len(episodes[-1])
             num_bytes += _num_bytes(sample.data)
             if num_steps >= _STEPS_PER_WRITE or num_bytes >= _BYTES_PER_WRITE:
-                _write(storage, episodes)
+                _write(storage, file, episodes, num_bytes)
                 episodes.clear()
                 num_steps = num_bytes = 0
             advance(1)
-        _write(storage, episodes)
-        if namespace is not None and namespace not in list_local_namespaces():
-            create_namespace(namespace)
+        _write(storage, file, episodes, num_bytes)
+        _check_readable(folder / "data")
     return minari.load_dataset(dataset_id)
+
+
+@contextmanager
+def _in_namespace(namespace: str | None) -> Iterator[None]:
+    """Creates a namespace, if there is none. After an error in the `with` block, removes it, unless it is used."""
+    if namespace is None:
+        yield
+        return
+    root, path = get_dataset_path(), get_dataset_path(namespace)
+    missing = [each for each in (path, *path.parents) if each.is_relative_to(root) and not each.exists()]
+    try:
+        try:
+            if namespace not in list_local_namespaces():
+                create_namespace(namespace)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for each in missing:
+                if [file.name for file in each.iterdir()] == [NAMESPACE_METADATA_FILENAME]:
+                    (each / NAMESPACE_METADATA_FILENAME).unlink()
+                each.rmdir()
+        raise
 
 
 def _num_bytes(nest: Nest) -> int:
@@ -124,12 +163,51 @@ def _num_bytes(nest: Nest) -> int:
     return texts + sum(int(column.nbytes) for column in columns)
 
 
-def _write(storage: MinariStorage, episodes: list[EpisodeBuffer]) -> None:
-    """Appends episodes to a dataset."""
+def _create(storage: MinariStorage) -> Path:
+    """Creates the file of a dataset without episodes; returns its path."""
+    file = Path(storage.data_path) / "main_data.hdf5"
+    _reserve(file, _FILE_BYTES)
+    os.truncate(file, 0)
+    h5py.File(file, "w", track_order=True).close()  # as Minari creates it
+    return file
+
+
+def _reserve(file: Path, num_bytes: int) -> None:
+    """Extends a file, so that there is disk space for as many more bytes: HDF5 ends the process if it cannot write.
+
+    HDF5 truncates the file to what it has used.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with file.open("r+b") as opened:
+            os.posix_fallocate(opened.fileno(), file.stat().st_size, num_bytes)
+
+
+def _write(storage: MinariStorage, file: Path, episodes: list[EpisodeBuffer], num_bytes: int) -> None:
+    """Appends episodes, which have this number of bytes, to a dataset and its file."""
+    if episodes:
+        _reserve(file, 2 * num_bytes + _DATASET_BYTES * sum(map(_num_datasets, episodes)) + _FILE_BYTES)
     try:
         storage.update_episodes(episodes)
     except (TypeError, ValueError) as error:
         raise SignatureError(f"the episodes have values that HDF5 does not support: {error}") from error
+
+
+def _num_datasets(episode: EpisodeBuffer) -> int:
+    """Returns the number of datasets and groups that HDF5 has for an episode."""
+
+    def count(nest: Nest) -> int:
+        children = nest.values() if isinstance(nest, dict) else nest if isinstance(nest, tuple) else ()
+        return 1 + sum(map(count, children))
+
+    return 4 + count(episode.observations) + count(episode.actions) + count(episode.infos)
+
+
+def _check_readable(data: Path) -> None:
+    """Checks that Minari can read a dataset, before it gets its name."""
+    try:
+        minari.MinariDataset(data)
+    except Exception as error:
+        raise StorageError(f"Minari cannot read the dataset that it has written: {error!r}") from error
 
 
 def _target(dataset_id: str) -> tuple[str | None, Path]:
@@ -142,7 +220,17 @@ def _target(dataset_id: str) -> tuple[str | None, Path]:
             "`dataset_id` must be a name with a version, optionally after a namespace, such as "
             f'"CartPole/noisy-v0"; got {dataset_id!r}'
         ) from None
-    target = get_dataset_path(dataset_id)
+    try:
+        root, target = get_dataset_path(), get_dataset_path(dataset_id)
+    except OSError as error:
+        raise StorageError(f"cannot write Minari's datasets: {error}") from error
+    parents = Path(namespace or "").parts
+    if "data" in parents or any(
+        (root.joinpath(*parents[:end]) / "data").exists() for end in range(1, len(parents) + 1)
+    ):
+        raise InvalidArgumentError(
+            f"`dataset_id` must not have a namespace that is a dataset, or has a part `data`; got {dataset_id!r}"
+        )
     if target.exists():
         raise InvalidArgumentError(
             f"`dataset_id`: the Minari dataset {dataset_id!r} exists; use another name or version, or delete it with "
@@ -153,14 +241,19 @@ def _target(dataset_id: str) -> tuple[str | None, Path]:
 
 def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns metadata as Minari expects it: authors and their addresses as sets."""
-    checked = dict(metadata or {})
+    if metadata is None:
+        return {}
+    _checks.instance_of("`metadata`", metadata, Mapping, "a mapping, such as a dict")
+    checked = dict(metadata)
     for name, value in checked.items():
+        what = f"`metadata`: `{name}`"
         if name not in _METADATA:
             raise InvalidArgumentError(f"`metadata` must have only names of {sorted(_METADATA)}; got {name!r}")
-        if name in {"author", "author_email"}:
-            checked[name] = {value} if isinstance(value, str) else set(value)
-        elif name == "requirements":
-            checked[name] = list(value)
+        if name in {"author", "author_email", "requirements"}:
+            texts = [value] if isinstance(value, str) else _checks.elements(what, value, "a str, or an iterable of str")
+            for each in texts:
+                _checks.text(f"each of {what}", each)
+            checked[name] = texts if name == "requirements" else set(texts)
         else:
-            _checks.text(f"`metadata`: `{name}`", value)
+            _checks.text(what, value)
     return checked

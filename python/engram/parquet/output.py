@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
+from engram._text import printable
 from engram.batch import Batch
 from engram.errors import SignatureError
 from engram.parquet.arrow_arrays import arrow_array
@@ -70,6 +71,10 @@ class Output:
             if column.name in INFO:
                 raise SignatureError(
                     f"column `{column.name}` must have another name: Engram adds a column of this name to the file"
+                )
+            if "\0" in column.name:
+                raise SignatureError(
+                    f"column `{printable(column.name)}` must have a name without NUL, at which other programs end it"
                 )
         self._close_file()
         self._item_schema = item_schema

@@ -1,14 +1,17 @@
 """Writes the items of a table to Parquet files."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pyarrow as pa
 
 from engram import _checks
 from engram._complete_output import complete_output
 from engram._progress import progress_bar
 from engram._text import printable
-from engram.errors import InvalidArgumentError
+from engram.errors import InvalidArgumentError, StorageError
 from engram.parquet.output import Output
 from engram.scan import Order
 from engram.table_store import TableStore
@@ -64,8 +67,10 @@ def write_parquet(
 
     Raises:
         SignatureError: Items differ in name, nesting, dtype or cell shape of their columns, which a single file does
-            not allow; a column has the name of an additional one; or a text is not valid Unicode. Nothing is written.
-        StorageError: The file cannot be written. No file of this name is created or changed.
+            not allow; a column has the name of an additional one, or NUL in its name; or a text is not valid Unicode.
+            Nothing is written.
+        StorageError: The file cannot be written, or the one at `path` is in use, for example by a replay buffer. No
+            file of this name is created or changed.
         OutOfMemoryError: A batch does not fit into memory.
         InvalidArgumentError: An argument is invalid.
         UnknownTableError: There is no table of this name.
@@ -81,12 +86,24 @@ def write_parquet(
         store.scan(table, batch_size=batch_size, keys=keys, order=order) as scan,
         complete_output(target, is_directory=items_per_file is not None) as temporary,
         progress_bar(f"writing {target.name}", scan.num_items, show=progress) as advance,
+        _naming_file(target),
         Output(temporary, items_per_file, row_group_size) as output,
     ):
         for batch in scan:
             output.add(batch)
             advance(len(batch))
         return scan.num_items
+
+
+@contextmanager
+def _naming_file(target: Path) -> Iterator[None]:
+    """Converts PyArrow's errors in the `with` block, for example that a value is too large."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        if isinstance(error, OSError | MemoryError):
+            raise
+        raise StorageError(f"cannot write {printable(str(target))}: {error}") from error
 
 
 def _check_target(target: Path, *, is_directory: bool) -> None:
