@@ -10,6 +10,7 @@ from helpers.compat_tables import serving, steps, table
 from helpers.support import raises
 
 import engram
+from engram.buffers import MappedFile, ReplayBuffer
 from engram.compat import reverb
 from engram.compat.reverb._server_store import _DirectoryListing
 from engram.compat.reverb.tensor_spec import TensorSpec
@@ -135,6 +136,16 @@ def test_a_server_that_cannot_start_leaves_the_files_of_another(tmp_path, monkey
     opened[0].close()
     with engram.Store.open(tmp_path / "store") as store:
         assert store.info()["t"].size == 1
+
+
+def test_a_server_removes_no_file_that_is_in_use(tmp_path):
+    path = tmp_path / "checkpoint-0000000001.tmp"
+    with ReplayBuffer(5, storage=MappedFile(path)) as buffer:
+        buffer.add({"x": 1})
+        with pytest.raises(RuntimeError, match=rf"{path} is in use by this process"):
+            reverb.Server([table()], checkpointer=DefaultCheckpointer(tmp_path), host="localhost")
+    with ReplayBuffer(5, storage=MappedFile(path)) as buffer:
+        assert buffer.num_items == 1
 
 
 def test_a_missing_fallback_is_ignored(tmp_path):

@@ -182,7 +182,7 @@ def check_dataset(draw, path):
 
 
 @settings(
-    max_examples=200 if runs_all_tests() else 25,
+    max_examples=200 if runs_all_tests() else 15,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())

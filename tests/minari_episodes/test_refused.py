@@ -1,5 +1,6 @@
 """What a dataset cannot have is refused, with nothing written: spaces, names, values, metadata and ids; full disks."""
 
+import fcntl
 import warnings
 
 import gymnasium
@@ -193,6 +194,17 @@ def test_an_environment_that_minari_cannot_read_again(store, datasets_path, monk
     ):
         write_minari(store, "e", "x-v0", env=spec)
     assert not list(datasets_path.glob("*"))
+
+
+def test_a_directory_that_is_in_use(store, tmp_path, monkeypatch):
+    """The directory of the checkpoints of a run that trains."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    with (tmp_path / "engram.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match=rf"cannot be written: another process trains in {tmp_path}; wait until"):
+            write(store, dataset_id="checkpoints/x-v0")
+    assert [path.name for path in tmp_path.iterdir()] == ["engram.lock"]
+    write(store, dataset_id="checkpoints/x-v0")
 
 
 def test_a_full_disk(datasets_path):

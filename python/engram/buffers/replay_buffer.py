@@ -362,8 +362,8 @@ class ReplayBuffer(ClosedAtBlockEnd):
             Size of the file in bytes.
 
         Raises:
-            StorageError: The file cannot be written, for example because the disk is full or the file is in use, as that of
-                a buffer with `storage=MappedFile(...)` is.
+            StorageError: The file cannot be written, for example because the disk is full, or because it is in use, as
+                that of a buffer with `storage=MappedFile(...)`.
             UnsatisfiableError: The buffer has no columns yet: no step was added, and there is no `signature`.
             InvalidArgumentError: `path` is not a path.
             ClosedError: The buffer is closed.
