@@ -263,3 +263,12 @@ def test_mistaken_arguments():
             read_minari(store, dataset, [])
         with pytest.raises(UnknownTableError):
             read_minari(store, dataset, [Transitions("u", discount=1.0)])
+
+
+def test_a_dataset_that_does_not_fit_its_spaces(open_store):
+    store = open_store(Table("t"))
+    dataset = dataset_of(buffer(2, terminated=True), observation_space=gymnasium.spaces.Text(5))
+    with pytest.raises(
+        StorageError, match=r"^the Minari dataset 'made-up-v0' cannot be read: .*has no attribute 'decode'"
+    ):
+        read_minari(store, dataset, [Transitions("t", discount=0.9)])
