@@ -5,7 +5,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def complete_output(target: Path, *, is_directory: bool, folder: Path | None = N
             yield temporary
             if mode is not None:
                 temporary.chmod(mode)
-            _engram.replace_unused(temporary, final)
+            _give_name(temporary, final)
         finally:
             # It no longer exists if it has become `final`.
             if is_directory:
@@ -57,6 +57,17 @@ def complete_output(target: Path, *, is_directory: bool, folder: Path | None = N
         if isinstance(error, EngramError):
             raise
         raise StorageError(f"cannot write {printable(str(target))}: {error.strerror or error}") from error
+
+
+def _give_name(temporary: Path, final: Path) -> None:
+    """Renames a file or directory; replaces an earlier one, unless it is in use."""
+    _engram.check_unused(final)
+    if temporary.is_file():
+        # Unlike a rename, a link never replaces a file that is created in this moment. Some file systems have no links.
+        with suppress(OSError):
+            final.hardlink_to(temporary)
+            return
+    _engram.replace_unused(temporary, final)
 
 
 def fsync(path: str | PathLike[str]) -> None:

@@ -219,3 +219,20 @@ def test_a_file_that_is_replaced_while_it_is_written(tmp_path):
     opened[0].close()
     assert steps(path) == [0, 1]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_created_while_a_new_one_gets_its_name(tmp_path, monkeypatch):
+    path = tmp_path / "t.parquet"
+    opened = []
+    link = os.link
+
+    def create_and_link(*args, **options):
+        opened.append(mapped(path))
+        link(*args, **options)
+
+    monkeypatch.setattr(os, "link", create_and_link)
+    with pytest.raises(StorageError, match=rf"^{path} is in use by this process"):
+        write_file(path)
+    opened[0].close()
+    assert steps(path) == [0, 1]
+    assert list(tmp_path.iterdir()) == [path]
