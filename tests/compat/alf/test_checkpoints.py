@@ -100,8 +100,8 @@ def test_what_the_state_contains():
     state = used_buffer().state_dict()
     data = ["step_type", "reward", "discount", "nested|x"]
     assert {*state} == {
-        "current_size",
-        "current_pos",
+        "_current_size",
+        "_current_pos",
         *data,
         "_priorities.values",
         "_priorities.sequence_length",
@@ -111,7 +111,24 @@ def test_what_the_state_contains():
         "_returns.disc_0_begin",
     }
     assert all(state[key].shape[:2] == (2, 4) for key in data)
-    assert {*replay_buffer().state_dict()} == {"current_size", "current_pos", *data}
+    assert {*replay_buffer().state_dict()} == {"_current_size", "_current_pos", *data}
+
+
+def test_a_state_of_alf_without_priorities_and_episodes_can_be_loaded():
+    """It has these names, with the paths of the fields."""
+    torch, loaded = alf_buffers.torch, replay_buffer(1, 4)
+    loaded.load_state_dict(
+        {
+            "_current_size": ints([2]),
+            "_current_pos": ints([6]),
+            "step_type": torch.tensor([[1, 1, 0, 0]], dtype=torch.int32),
+            "reward": torch.tensor([[4.0, 5.0, 0.0, 0.0]]),
+            "discount": torch.ones(1, 4),
+            "nested|x": ints([[[4, -4], [5, -5], [0, 0], [0, 0]]]),
+        }
+    )
+    batch, info = loaded.gather_all()
+    assert (x_of(batch), batch["step_type"].tolist(), info.positions.tolist()) == ([[4, 5]], [[MID, LAST]], [4])
 
 
 def test_priorities_that_were_not_saved_are_those_of_new_steps():
@@ -125,12 +142,12 @@ def test_priorities_that_were_not_saved_are_those_of_new_steps():
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("current_size", 5, "current_size must be from 0 to current_pos and to 4, the `max_length`"),
-        ("current_size", -1, "current_size must be from 0 to current_pos and to 4, the `max_length`"),
-        ("current_pos", 2, "current_size must be from 0 to current_pos and to 4, the `max_length`"),
-        ("_priorities.values", -1.0, "_priorities.values must be from 0 to 1e+290, and _priorities.sequence_length"),
-        ("_priorities.values", float("nan"), "_priorities.values must be from 0 to 1e+290, and _priorities."),
-        ("_priorities.sequence_length", 0, "_priorities.values must be from 0 to 1e+290, and _priorities."),
+        ("_current_size", 5, "_current_size must be from 0 to _current_pos and to 4, the `max_length`"),
+        ("_current_size", -1, "_current_size must be from 0 to _current_pos and to 4, the `max_length`"),
+        ("_current_pos", 2, "_current_size must be from 0 to _current_pos and to 4, the `max_length`"),
+        ("_priorities.values", -1.0, "_priorities.values must be from 0 to 1e+30, and _priorities.sequence_length"),
+        ("_priorities.values", float("nan"), "_priorities.values must be from 0 to 1e+30, and _priorities."),
+        ("_priorities.sequence_length", 0, "_priorities.values must be from 0 to 1e+30, and _priorities."),
     ],
 )
 def test_damaged_states_are_rejected(key, value, text):
@@ -184,7 +201,8 @@ def test_shared_buffers_cannot_be_copied():
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_whether_checkpoints_contain_the_buffer_is_left_to_programs(enabled):
+def test_whether_the_checkpoints_of_alf_contain_the_buffer(enabled):
+    """They read this attribute."""
     buffer = replay_buffer(enable_checkpoint=enabled, name="replay")
-    assert (buffer.enable_checkpoint, buffer.name) == (enabled, "replay")
+    assert (buffer._alf_checkpoint_enabled, buffer.name) == (enabled, "replay")
     assert "reward" in buffer.state_dict()

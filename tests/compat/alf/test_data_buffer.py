@@ -50,6 +50,22 @@ def test_draws_are_uniform_with_replacement():
     assert_frequencies(counts[2:], [1000.0] * 4)
 
 
+def test_a_seed_draws_what_it_draws_with_alf():
+    torch, buffer = alf_buffers.torch, number_buffer(1000)
+    buffer.add_batch({"x": ints([*range(700)])})
+    torch.manual_seed(0)
+    drawn = buffer.get_batch(50)["x"]
+    torch.manual_seed(0)
+    assert drawn.tolist() == torch.randint(700, (50,)).tolist()
+
+
+def test_values_of_size_1_are_repeated_along_the_axes_of_an_item():
+    alf, torch = alf_buffers.alf, alf_buffers.torch
+    buffer = alf.DataBuffer(alf.TensorSpec((2, 3)), 2)
+    buffer.add_batch(torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]], [[5.0], [6.0]]]))
+    assert buffer.get_all().tolist() == [[[3.0] * 3, [4.0] * 3], [[5.0] * 3, [6.0] * 3]]
+
+
 def test_indices_may_have_any_shape_and_must_exist():
     buffer = number_buffer(4)
     buffer.add_batch({"x": ints([*range(6)])})

@@ -94,7 +94,7 @@ def test_the_index_stays_on_the_host(torch):
     module = torch.nn.Sequential(buffer).to("meta")
     assert module[0].state_dict()["reward"].device.type == "meta"
     assert buffer.device == "meta"
-    index = ("current_size", "current_pos", "_priorities.values", "_episodes.bounds", "_returns.values")
+    index = ("_current_size", "_current_pos", "_priorities.values", "_episodes.bounds", "_returns.values")
     assert {buffer.state_dict()[key].device.type for key in index} == {"cpu"}
 
 

@@ -223,7 +223,7 @@ def test_fields_must_exist_and_be_numbers(missing, options):
     alf = alf_buffers.alf
     spec = alf_buffers.data_spec()
     del spec["nested"]
-    fields = f"needs the field `{missing}` in `data_spec`, with shape (); its fields are "
+    fields = f"needs the field or property `{missing}` in `data_spec`, with shape (); its fields are "
     for broken in (
         {name: each for name, each in spec.items() if name != missing},
         spec | {missing: alf.TensorSpec((1,))},

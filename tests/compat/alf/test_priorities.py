@@ -201,6 +201,48 @@ def test_the_seed_of_torch_decides():
     assert draws[0] == draws[1]
 
 
+@pytest.mark.parametrize("with_replacement", [False, True])
+def test_a_seed_draws_what_it_draws_with_alf(with_replacement):
+    """The same random numbers, and sums in float32 of the same pairs: a tree in which 21 leaves are on two levels."""
+    torch = alf_buffers.torch
+    buffer = fill(prioritized(3, 7, with_replacement=with_replacement), 7, 12, 5)
+    for _ in range(20):
+        update(buffer, {start: 10 * float(torch.rand(1)) ** 3 for start in priorities_of(buffer)})
+        values = torch.from_numpy(buffer._priorities.values.copy())
+        assert values.dtype == torch.float32
+        nodes = [0.0] * 21 + [*values[11 - 1 :], *values[: 11 - 1]]
+        for node in reversed(range(1, 21)):
+            nodes[node] = nodes[2 * node] + nodes[2 * node + 1]
+        random = torch.random.get_rng_state()
+        _, info = buffer.get_batch(200, 1)
+        torch.random.set_rng_state(random)
+        fractions = torch.rand(200)
+        if not with_replacement:
+            fractions = (fractions + torch.arange(200)) / 200
+        rows = []
+        for threshold in fractions * nodes[1]:
+            node, rest = 1, threshold
+            while node < 21:
+                node *= 2
+                if rest >= nodes[node] and nodes[node + 1] > 0:
+                    rest, node = rest - nodes[node], node + 1
+            rows.append(node - 32 if node >= 32 else node - 11)
+        assert (7 * info.env_ids + info.positions % 7).tolist() == rows
+        weights = values[rows] * ((values > 0).sum().item() / nodes[1])
+        assert info.importance_weights.tolist() == weights.tolist()
+
+
+def test_with_more_rows_than_float32_distinguishes_everything_is_in_float64():
+    alf, torch = alf_buffers.alf, alf_buffers.torch
+    buffer = alf.ReplayBuffer(alf.TensorSpec((), "bool"), 1, 2**20 + 1, prioritized_sampling=True)
+    for _ in range(3):
+        buffer.add_batch(torch.ones(1, dtype=torch.bool))
+    buffer.update_priority(ints([0] * 3), ints([0, 1, 2]), torch.tensor([1e200, 1.0, 1e190], dtype=torch.float64))
+    assert priorities_of(buffer) == {(0, 0): 1e200, (0, 1): 1.0, (0, 2): 1e190}
+    assert buffer._priorities._sums().total() == 1e200 + 1e190
+    assert buffer.get_batch(9, 1)[1].importance_weights.tolist() == pytest.approx([3.0] * 9)
+
+
 def test_short_environments_do_not_prevent_sampling():
     """Nor does a step that was never added get a priority, as in ALF."""
     buffer = fill(prioritized(3, 8), 5, 1, 0)
@@ -248,7 +290,7 @@ def test_positions_are_those_of_the_stored_steps():
 def test_equal_priorities_have_weight_1(priority):
     buffer = fill(prioritized(3, 7), 7, 7, 3)
     update(buffer, dict.fromkeys(priorities_of(buffer), priority))
-    assert buffer.get_batch(50, 1)[1].importance_weights.tolist() == [1.0] * 50
+    assert buffer.get_batch(50, 1)[1].importance_weights.tolist() == pytest.approx([1.0] * 50, rel=1e-6)
 
 
 def test_the_weights_of_all_starts_sum_to_their_number():
@@ -292,7 +334,7 @@ def test_the_initial_priority_is_a_tensor():
 
 @pytest.mark.parametrize("value", [-1.0, 1e300])
 def test_an_invalid_initial_priority_is_rejected(value):
-    with raises(InvalidArgumentError, f"`initial_priority` must be from 0 to 1e+290; got {value}"):
+    with raises(InvalidArgumentError, f"`initial_priority` must be from 0 to 1e+30; got {value}"):
         prioritized(initial_priority=value)
 
 
@@ -385,7 +427,7 @@ def test_priorities_are_used_as_they_are():
 @pytest.mark.parametrize("value", [-0.5, float("nan"), float("inf")])
 def test_priorities_that_are_no_weights_are_rejected(value):
     buffer = fill(prioritized(1, 2), 2)
-    with raises(AssertionError, f"each of `priorities` must be from 0 to 1e+290; got {value}"):
+    with raises(AssertionError, f"each of `priorities` must be from 0 to 1e+30; got {value}"):
         update(buffer, {(0, 0): 5.0, (0, 1): value})
     assert priorities_of(buffer) == {(0, 0): 1.0, (0, 1): 1.0}
 

@@ -80,7 +80,7 @@ def test_a_ring_is_a_bounded_queue_per_environment(length, actions):
         envs = sorted(chosen, reverse=True)
         getattr(model, action)(ring, envs, n)
         sizes = [len(queue) for queue in model.queues]
-        assert ring.current_size.tolist() == sizes
+        assert ring._current_size.tolist() == sizes
         assert ring.get_current_position().tolist() == model.positions
         oldest = [position - size for position, size in zip(model.positions, sizes, strict=True)]
         assert ring.get_earliest_position(ints([[0], [1], [2]])).tolist() == [[each] for each in oldest]
@@ -115,12 +115,54 @@ def test_nests_of_all_containers_are_stored(alf):
     assert taken.rest["a"][1] == ()
     [leaf] = taken.rest["b"]
     assert (leaf.tolist(), leaf.requires_grad) == ([[0.5]], False)
-    assert [*ring.state_dict()] == ["current_size", "current_pos", "image", "rest|a|0", "rest|b|0"]
+    assert [*ring.state_dict()] == ["_current_size", "_current_pos", "image", "rest|a|0", "rest|b|0"]
     assert ring.state_dict()["image"].shape == (1, 1024, 2)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "uint16", "bool", "float8_e4m3fn"])
+def test_values_of_size_1_are_repeated_along_the_axes_of_a_step(alf, dtype):
+    torch = alf_buffers.torch
+    ring = alf.RingBuffer(alf.TensorSpec((2, 3), dtype), 2, max_length=2)
+    value = torch.tensor([[[1.0, 0.0, 1.0]], [[0.0, 1.0, 1.0]]])
+    expected = value.expand(2, 2, 3)
+    ring.enqueue(value.to(ring._spec.dtypes[0]))
+    ring.enqueue(torch.zeros(2, 1, 1).to(ring._spec.dtypes[0]), [1, 0])
+    taken = ring.dequeue(n=2).to(torch.float32)
+    assert torch.equal(taken[:, 0], expected)
+    assert not taken[:, 1].any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "error", "text"),
+    [
+        ((1, 3), AssertionError, "`batch` must have 3 steps; got 1"),
+        (
+            (3,),
+            InvalidArgumentError,
+            "`batch` must have shape [batch size, 3], where sizes after the first may be 1; got [3]",
+        ),
+        (
+            (3, 2),
+            InvalidArgumentError,
+            "`batch` must have shape [batch size, 3], where sizes after the first may be 1; got ",
+        ),
+        (
+            (3, 1, 3),
+            InvalidArgumentError,
+            "`batch` must have shape [batch size, 3], where sizes after the first may be 1; ",
+        ),
+    ],
+)
+def test_values_are_not_repeated_for_other_environments(alf, shape, error, text):
+    """Nor are axes added, which tensor assignment aligns with the wrong ones."""
+    ring = alf.RingBuffer(alf.TensorSpec((3,)), 3)
+    with pytest.raises(error) as caught:
+        ring.enqueue(alf_buffers.torch.zeros(shape))
+    assert str(caught.value).startswith(text)
+
+
 def test_a_single_tensor_has_a_name_in_the_state():
-    assert [*number_ring(1, 2).state_dict()] == ["current_size", "current_pos", "data"]
+    assert [*number_ring(1, 2).state_dict()] == ["_current_size", "_current_pos", "_buffer0"]
 
 
 def test_fields_may_have_the_names_of_attributes(alf):
@@ -175,7 +217,7 @@ def test_values_are_converted_if_the_dtype_can_represent_them(alf):
         (
             lambda torch: {"a": ints([1, 2]), "b": torch.zeros(2, 4)},
             InvalidArgumentError,
-            "`b` of `batch` must have shape [batch size, 3]; got [2, 4]",
+            "`b` of `batch` must have shape [batch size, 3], where sizes after the first may be 1; got [2, 4]",
         ),
         (
             lambda torch: {"a": ints(1), "b": torch.zeros(2, 3)},
@@ -219,7 +261,7 @@ def test_invalid_environments_are_rejected(env_ids, error, text):
     ring = number_ring(2, 4)
     with raises(error, text):
         ring.enqueue(ints([1]), env_ids)
-    assert ring.current_size.tolist() == [0, 0]
+    assert ring._current_size.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("method", ["clear", "remove", "dequeue"])
@@ -240,7 +282,7 @@ def test_more_steps_than_stored_cannot_be_dequeued():
         ring.dequeue(n=5)
     with raises(AssertionError, "`n` must be at least 0; got -1"):
         ring.remove_up_to(-1)
-    assert ring.current_size.tolist() == [2, 1]
+    assert ring._current_size.tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -255,8 +297,8 @@ def test_more_steps_than_stored_cannot_be_dequeued():
             "the paths of `data_spec` must be different; got ['a.b', 'a.b']",
         ),
         (
-            lambda alf: {"current_pos": alf.TensorSpec(())},
-            "`data_spec` must not have the fields current_size and current_pos; rename them",
+            lambda alf: {"_current_pos": alf.TensorSpec(())},
+            "`data_spec` must not have the fields _current_size and _current_pos; rename them",
         ),
     ],
 )

@@ -125,6 +125,35 @@ def test_the_seed_of_torch_decides():
     assert starts_of(buffers[0].get_batch(4, 2)[1]) != draws[0][0]
 
 
+@pytest.mark.parametrize("with_replacement", [False, True])
+@pytest.mark.parametrize("batch_size", [7, 40, 42])
+def test_a_seed_draws_what_it_draws_with_alf(with_replacement, batch_size):
+    """The same random numbers, in the same order, and each operation in float32. Recent starts are drawn last."""
+    torch, counts = alf_buffers.torch, [30, 57, 91, 100]
+    options = {"with_replacement": with_replacement, "recent_data_ratio": 0.25, "recent_data_steps": 6}
+    buffer = fill(replay_buffer(4, 100, **options), *counts)
+    sizes, num_recent = torch.tensor(counts), -(-batch_size // 4)
+    for _ in range(5):
+        random = torch.random.get_rng_state()
+        _, info = buffer.get_batch(batch_size, 3)
+        after = torch.rand(1)
+        torch.random.set_rng_state(random)
+        parts = []
+        for n, starts in ((batch_size - num_recent, sizes - 2), (num_recent, torch.full((4,), 6))):
+            envs = torch.arange(4).repeat(n // 4)
+            if n % 4:
+                envs = torch.cat([envs, torch.randperm(4)[: n % 4]])
+            fractions = torch.rand(n)
+            if not with_replacement:
+                draws = torch.bincount(envs, minlength=4)
+                fractions = (torch.arange(n) // 4 + fractions) / draws[envs]
+            positions = (fractions * starts[envs]).long() + (sizes - 2 - starts)[envs]
+            parts.insert(0, (envs, positions))
+        for found, column in zip((info.env_ids, info.positions), zip(*parts, strict=True), strict=True):
+            assert found.tolist() == torch.cat(column).tolist()
+        assert torch.rand(1) == after
+
+
 def test_long_rings_have_no_unreachable_starts():
     """A float32 has 24 bits."""
     alf = alf_buffers.alf
@@ -140,7 +169,7 @@ def test_the_largest_random_number_finds_the_last_start(with_replacement, monkey
     """Although the fraction is rounded up to 1."""
     from engram.compat.alf.experience_replayers import _sampler  # noqa: PLC0415, it needs PyTorch
 
-    monkeypatch.setattr(_sampler, "random_units", lambda n: np.full(n, 1 - 2**-53))
+    monkeypatch.setattr(_sampler, "random_units", lambda n, dtype: np.full(n, 1 - 2**-24, dtype))
     buffer = fill(replay_buffer(1, 8, with_replacement=with_replacement), 12)
     assert buffer.get_batch(7, 2)[1].positions[-1] == 10
 

@@ -7,9 +7,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["FixedBuffersModule", "HostModule", "Ints", "TensorLike", "host_ints", "on_default_device", "random_units"]
+__all__ = [
+    "FixedBuffersModule",
+    "HostModule",
+    "Ints",
+    "TensorLike",
+    "float_dtype",
+    "host_ints",
+    "on_default_device",
+    "random_units",
+]
 
 Ints = npt.NDArray[np.int64]
+
+_FLOAT32_STEPS = 2**20
+"""A random float32 from 0 to 1 has 2**24 values: among many more steps, some would never be chosen."""
 
 TensorLike: TypeAlias = Any
 """Numbers: a tensor of any device, or what NumPy converts to an array."""
@@ -83,7 +95,13 @@ def on_default_device(values: torch.Tensor | npt.NDArray[Any]) -> torch.Tensor:
     return tensor.to(torch.empty(0).device)
 
 
-def random_units(n: int) -> npt.NDArray[np.float64]:
+def float_dtype(steps: int) -> type[np.float32 | np.float64]:
+    """The dtype of random choices among a number of steps: float32, as in ALF, if it has enough bits for them."""
+    return np.float32 if steps <= _FLOAT32_STEPS else np.float64
+
+
+def random_units(n: int, dtype: type[np.float32 | np.float64]) -> npt.NDArray[Any]:
     """Returns `n` random numbers from 0 to below 1, from PyTorch's generator of the host."""
-    units: npt.NDArray[np.float64] = torch.rand(n, dtype=torch.float64, device="cpu").numpy()
+    torch_dtype = torch.float32 if dtype is np.float32 else torch.float64
+    units: npt.NDArray[Any] = torch.rand(n, dtype=torch_dtype, device="cpu").numpy()
     return units

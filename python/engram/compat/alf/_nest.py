@@ -1,5 +1,6 @@
 """Nests of specs and of tensors."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,10 @@ class DataSpec:
         self._indices: Any = optree.tree_unflatten(self._structure, range(len(specs)))
 
     def leaves(self, batch: Nest, size: int | None = None) -> list[torch.Tensor]:
-        """Returns the leaves `[size, ...]` of a batch, with their own dtypes and devices, without gradients."""
+        """Returns the leaves `[size, ...]` of a batch, with their own dtypes and devices, without gradients.
+
+        A leaf whose size along an axis of a step is 1 is repeated along it.
+        """
         try:
             given: list[Any] = self._structure.flatten_up_to(batch)
         except ValueError:
@@ -49,24 +53,43 @@ class DataSpec:
         leaves = []
         for name, value, shape, dtype in zip(self.names, given, self.shapes, self.dtypes, strict=True):
             leaf = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
-            if leaf.dim() == 0 or tuple(leaf.shape[1:]) != shape:
+            sizes = zip(leaf.shape[1:], shape, strict=False)
+            if leaf.dim() != 1 + len(shape) or any(got not in {1, wanted} for got, wanted in sizes):
                 expected = ", ".join(["batch size", *map(str, shape)])
-                raise InvalidArgumentError(f"{_leaf('batch', name)} must have shape [{expected}]; got {[*leaf.shape]}")
+                note = ", where sizes after the first may be 1" if shape else ""
+                text = f"{_leaf('batch', name)} must have shape [{expected}]{note}; got {[*leaf.shape]}"
+                raise InvalidArgumentError(text)
             size = len(leaf) if size is None else size
             if len(leaf) != size:
                 raise AssertionError(f"{_leaf('batch', name)} must have {size} steps; got {len(leaf)}")
             _check_dtype(_leaf("batch", name), leaf, dtype)
-            leaves.append(leaf)
+            leaves.append(leaf.expand(-1, *shape))
         return leaves
 
     def field(self, path: str) -> Nest:
-        """Returns the indices of the leaves at a path: an integer, or a nest of integers."""
+        """Returns the indices of the leaves at a path: an integer, or a nest of integers.
+
+        A part of the path may be the name of a property, such as `step_type` of ALF's `Experience`.
+        """
+        nest = self._find(path)
+        if nest is None:
+            raise InvalidArgumentError(f"`field_name`: unknown path {path!r}; known paths: {', '.join(self.names)}")
+        return nest
+
+    def number(self, path: str) -> int | None:
+        """Returns the index of the leaf at a path; None if there is none that has one number per step."""
+        index = self._find(path)
+        return index if isinstance(index, int) and self.shapes[index] == () else None
+
+    def _find(self, path: str) -> Nest:
         nest = self._indices
         for part in path.split(".") if path else []:
             nest = _child(nest, part)
-            if nest is None:
-                raise InvalidArgumentError(f"`field_name`: unknown path {path!r}; known paths: {', '.join(self.names)}")
         return nest
+
+    def nest(self, leaves: Iterable[torch.Tensor]) -> Nest:
+        """Returns a nest with these leaves."""
+        return optree.tree_unflatten(self._structure, leaves)
 
 
 def _part(entry: Any) -> str:  # noqa: ANN401, optree's
@@ -81,9 +104,12 @@ def _child(nest: Nest, part: str) -> Nest:
     """A child of a nest of integers; None if there is none."""
     if isinstance(nest, dict):
         children = {str(key): child for key, child in nest.items()}
+    elif hasattr(nest, "_fields"):
+        child: Any = getattr(nest, part, None)  # not only a field: also what a property returns
+        is_nest = not part.startswith("_") and all(type(leaf) is int for leaf in optree.tree_leaves(child))
+        return child if is_nest else None
     elif isinstance(nest, list | tuple):
-        names = getattr(nest, "_fields", range(len(nest)))
-        children = {str(name): child for name, child in zip(names, nest, strict=True)}
+        children = {str(index): child for index, child in enumerate(nest)}
     else:
         children = {}
     return children.get(part)

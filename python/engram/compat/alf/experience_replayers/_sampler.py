@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from engram import _checks
-from engram.compat.alf._host import Ints, random_units
+from engram.compat.alf._host import Ints, float_dtype, random_units
 from engram.compat.alf.experience_replayers._priorities import StartPriorities
 from engram.compat.alf.experience_replayers._starts import Starts
 
@@ -78,7 +78,8 @@ class Sampler:
 
     def _draw_uniformly(self, starts: Starts, num_recent: int, n: int) -> tuple[Ints, Ints]:
         recent = starts.after(starts.end - self._options.recent_steps)
-        parts = zip(self._of_each_env(recent, num_recent), self._of_each_env(starts, n - num_recent), strict=True)
+        others = self._of_each_env(starts, n - num_recent)  # drawn first, as in ALF
+        parts = zip(self._of_each_env(recent, num_recent), others, strict=True)
         envs, positions = (np.concatenate(part) for part in parts)
         return envs, positions
 
@@ -90,7 +91,9 @@ class Sampler:
         """
         num_envs = len(starts.envs)
         rounds, rest = divmod(n, num_envs)
-        extra = torch.randperm(num_envs, device="cpu")[:rest].numpy()
+        extra = np.empty(0, np.int64)
+        if rest > 0:
+            extra = torch.randperm(num_envs, device="cpu")[:rest].numpy()
         envs = np.concatenate([np.tile(starts.envs, rounds), extra])
         draws = np.full(num_envs, rounds)
         draws[extra] += 1
@@ -116,10 +119,12 @@ class Sampler:
 
     def _offsets(self, number: Ints, draws: Ints, counts: Ints) -> Ints:
         """Draws numbers below `counts`; without replacement, each from stratum `number` of `draws` equal ones."""
-        units = random_units(len(number))
-        fractions = units if self._options.with_replacement else (number + units) / draws
+        dtype = float_dtype(self._length)
+        units = random_units(len(number), dtype)
+        fractions = units if self._options.with_replacement else (number.astype(dtype) + units) / draws.astype(dtype)
         # The product can round up to `counts`.
-        return np.minimum((fractions * counts).astype(np.int64), counts - 1)
+        offsets: Ints = np.minimum((fractions * counts.astype(dtype)).astype(np.int64), counts - 1)
+        return offsets
 
     def _prepare(self, priorities: StartPriorities, old: Starts, new: Starts, sequence_length: int) -> None:
         """Makes the priorities those for sequences of this length, whose starts are `new`."""

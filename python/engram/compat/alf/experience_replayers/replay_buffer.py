@@ -15,7 +15,7 @@ from engram.compat.alf.experience_replayers._priorities import StartPriorities
 from engram.compat.alf.experience_replayers._returns import EpisodicReturns, ReturnOptions
 from engram.compat.alf.experience_replayers._sampler import SampleOptions, Sampler
 from engram.compat.alf.experience_replayers._starts import Starts
-from engram.compat.alf.utils.data_buffer import RingBuffer
+from engram.compat.alf.utils._ring_buffer import POS, RingBuffer
 from engram.errors import InvalidArgumentError
 
 __all__ = ["BatchInfo", "ReplayBuffer"]
@@ -57,7 +57,8 @@ class ReplayBuffer(RingBuffer):
     Args:
         data_spec: Nest of the specs of a step; a spec has `shape` and `dtype`, see `TensorSpec`. It must have a field
             `step_type` (0: FIRST, 1: MID, 2: LAST) for `keep_episodic_info`, and `discount` and `reward` for
-            `record_episodic_return`, each one number per step.
+            `record_episodic_return`, each one number per step. They may be properties of a namedtuple, as ALF's
+            `Experience` has.
         num_earliest_frames_ignored: Number of oldest steps of each environment that no sample begins with.
         prioritized_sampling: Whether sequences are drawn in proportion to the priorities of their first steps.
         initial_priority: Minimum of the priority of a new step, which otherwise gets the largest one in the buffer.
@@ -71,7 +72,7 @@ class ReplayBuffer(RingBuffer):
         default_return: Return of a step while it is unknown.
         gamma: Discount of the recorded return.
         reward_clip: Minimum and maximum of a reward in the recorded return; None: rewards are not clipped.
-        enable_checkpoint: Is stored as an attribute, for programs that decide by it what a checkpoint contains.
+        enable_checkpoint: Whether ALF's checkpoints contain the buffer.
 
     Raises:
         AssertionError: `record_episodic_return` without `keep_episodic_info`.
@@ -104,7 +105,7 @@ class ReplayBuffer(RingBuffer):
         super().__init__(data_spec, num_environments, max_length, device, allow_multiprocess, name)
         size: tuple[int, int] = (self._num_envs, self._max_length)
         shared = allow_multiprocess
-        self.enable_checkpoint = enable_checkpoint
+        self._alf_checkpoint_enabled = enable_checkpoint  # which ALF's checkpoints read
         sampling = SampleOptions(num_earliest_frames_ignored, recent_data_steps, recent_data_ratio, with_replacement)
         self._ignored = num_earliest_frames_ignored
         keeps_episodes = self._ignored > 0 if keep_episodic_info is None else keep_episodic_info
@@ -124,12 +125,13 @@ class ReplayBuffer(RingBuffer):
 
     def _number_field(self, name: str, needed_by: str) -> int:
         """The index of a leaf that has one number per step."""
-        if name not in self._spec.names or self._spec.shapes[self._spec.names.index(name)] != ():
+        index = self._spec.number(name)
+        if index is None:
             raise InvalidArgumentError(
-                f"`{needed_by}=True` needs the field `{name}` in `data_spec`, with shape (); its fields are "
-                f"{', '.join(self._spec.names)}"
+                f"`{needed_by}=True` needs the field or property `{name}` in `data_spec`, with shape (); its fields "
+                f"are {', '.join(self._spec.names)}"
             )
-        return self._spec.names.index(name)
+        return index
 
     # --- adding -------------------------------------------------------------------------------
 
@@ -138,7 +140,7 @@ class ReplayBuffer(RingBuffer):
 
         Args:
             batch: Nest of tensors `[B, ...]`. Step `i` is of environment `env_ids[i]`. A value is converted to the
-                dtype of its spec if that is of the same kind.
+                dtype of its spec if that is of the same kind, and repeated on the axes of a step where its size is 1.
             env_ids: B different numbers of environments. None: all of them.
             blocking: True to wait until all these environments have space, instead of overwriting their oldest steps.
                 If `stop` ends the wait, nothing is added.
@@ -240,7 +242,7 @@ class ReplayBuffer(RingBuffer):
             envs, positions, weights = self._sampler.draw(self._size, self._pos, batch_size, batch_length)
             info = BatchInfo()
             if weights is not None:
-                info = BatchInfo(importance_weights=on_default_device(weights.astype(np.float32)))
+                info = BatchInfo(importance_weights=on_default_device(weights.astype(np.float32, copy=False)))
             if self._returns is not None:
                 info = info._replace(discounted_return=on_default_device(self._returns.get(envs, positions)))
             data = self._read(envs[:, None], positions[:, None] + np.arange(batch_length))
@@ -402,24 +404,52 @@ class ReplayBuffer(RingBuffer):
         Returns:
             int64, with the broadcast shape. These steps may have been overwritten.
         """
-        if self._returns is None:
-            raise AssertionError("`get_disc_0_begin_position` needs a buffer with `record_episodic_return=True`")
+        returns = self._required_returns("get_disc_0_begin_position")
         with self._lock:
             envs, at = self._stored(pos, env_ids, "`pos`")
-            return on_default_device(self._returns.begin(envs, at))
+            return on_default_device(returns.begin(envs, at))
 
     def _finish_loading(self) -> None:
         """Adapts a loaded state: the environments of this program begin new episodes."""
         with self._lock:
             envs = np.flatnonzero(self._size)
-            if "step_type" in self._keys:
+            step_type = self._spec.number("step_type")
+            if step_type is not None:
                 newest = self._rows(envs, self._pos[envs] - 1)
-                self._buffers["step_type"].flatten(0, 1).index_fill_(0, newest, _LAST)
+                self._buffers[self._keys[step_type]].flatten(0, 1).index_fill_(0, newest, _LAST)
             if self._priorities is not None:
                 impossible = np.ones(len(self._priorities.values), np.bool_)
                 impossible[self._starts(envs).rows(self._max_length)] = False
                 self._priorities.values[impossible] = 0.0
                 self._priorities.rebuild()
+
+    # --- ALF's names of what is stored --------------------------------------------------------
+
+    @property
+    def _indexed_pos(self) -> torch.Tensor:
+        return self._required_episodes().get_buffer("bounds")
+
+    @property
+    def _headless_indexed_pos(self) -> torch.Tensor:
+        return self._required_episodes().get_buffer("headless_end")
+
+    @property
+    def _prev_disc_0_pos(self) -> torch.Tensor:
+        return self._required_returns("_prev_disc_0_pos").get_buffer("disc_0_begin")
+
+    @property
+    def _episodic_discounted_return(self) -> torch.Tensor:
+        return self._required_returns("_episodic_discounted_return").get_buffer("values")
+
+    def _pad(self, x: torch.Tensor, env_ids: torch.Tensor) -> torch.Tensor:
+        """Returns the positions in `[end - max_length, end)` of slots, where `end` is the position of the next step."""
+        newest = self._buffers[POS][env_ids] - 1
+        return newest - (newest - x) % self._max_length
+
+    def _required_returns(self, what: str) -> EpisodicReturns:
+        if self._returns is None:
+            raise AssertionError(f"`{what}` needs a buffer with `record_episodic_return=True`")
+        return self._returns
 
     def _required_episodes(self) -> EpisodeIndex:
         if self._episodes is None:

@@ -28,7 +28,7 @@ _AS_BITS = {
 }
 """Dtypes of the same size for those with which PyTorch cannot index."""
 
-SIZE, POS = "current_size", "current_pos"
+SIZE, POS = "_current_size", "_current_pos"
 """Names of the buffers with the number of stored steps, and of steps ever added, of each environment."""
 
 
@@ -71,7 +71,7 @@ class RingBuffer(FixedBuffersModule):
         self._device = str(device)
         self._place = torch.empty(0, device=device).device  # the current one, for "cuda"
         self._name = name
-        self._keys = [path.replace(".", "|") or "data" for path in self._spec.names]
+        self._keys = [path.replace(".", "|") or "_buffer0" for path in self._spec.names]
         if not {SIZE, POS}.isdisjoint(self._keys):
             raise InvalidArgumentError(f"`data_spec` must not have the fields {SIZE} and {POS}; rename them")
         for key in (SIZE, POS):
@@ -125,6 +125,11 @@ class RingBuffer(FixedBuffersModule):
     def _pos(self) -> Ints:
         """Position of the next step of each environment: the memory of the buffer."""
         return self._array(POS)
+
+    @property
+    def _buffer(self) -> Nest:
+        """The storage, under ALF's name: a nest of tensors `[num_environments, max_length, ...]`."""
+        return self._spec.nest(self._buffers[key] for key in self._keys)
 
     def circular(self, pos: TensorLike) -> TensorLike:
         """Returns the slots of positions: `pos`, a tensor or a number, modulo `max_length`; at least 0."""
@@ -181,7 +186,7 @@ class RingBuffer(FixedBuffersModule):
 
         Args:
             batch: Nest of tensors `[B, ...]`. Step `i` is of environment `env_ids[i]`. A value is converted to the
-                dtype of its spec if that is of the same kind.
+                dtype of its spec if that is of the same kind, and repeated on the axes of a step where its size is 1.
             env_ids: B different numbers of environments. None: all of them.
             blocking: True to wait until all these environments have space, instead of overwriting their oldest steps.
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from engram import Nest, _checks
-from engram.compat.alf._host import Ints, TensorLike, host_ints, random_units
+from engram.compat.alf._host import Ints, TensorLike, host_ints
 from engram.compat.alf.utils._ring_buffer import POS, SIZE, RingBuffer
 
 __all__ = ["DataBuffer", "RingBuffer"]
@@ -46,7 +46,7 @@ class DataBuffer(RingBuffer):
 
         Args:
             batch: Nest of tensors `[B, ...]`. A value is converted to the dtype of its spec if that is of the same
-                kind.
+                kind, and repeated along the axes of an item on which its size is 1.
 
         Raises:
             AssertionError: The leaves differ in size.
@@ -75,7 +75,7 @@ class DataBuffer(RingBuffer):
             size = int(self._size[0])
             if size == 0:
                 raise AssertionError("the buffer is empty; add items before sampling")
-            return self._items((random_units(batch_size) * size).astype(np.int64))
+            return self._items(torch.randint(size, (batch_size,), device="cpu").numpy())
 
     def get_batch_by_indices(self, indices: TensorLike) -> Nest:
         """Returns the items with these indices.
