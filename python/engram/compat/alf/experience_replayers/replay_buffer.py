@@ -267,7 +267,7 @@ class ReplayBuffer(RingBuffer):
             env_ids: Environments of the steps, [B].
             positions: Positions of the steps, [B].
             priorities: Their priorities, [B], which are used as they are. 0: the step is not drawn any more. If a step
-                is repeated, its last priority remains.
+                is repeated, one of its priorities remains, the same as in ALF.
 
         Raises:
             AssertionError: The buffer has no `prioritized_sampling`; the arguments do not have one axis of the same
@@ -287,8 +287,10 @@ class ReplayBuffer(RingBuffer):
             changed.check(values)
             starts = self._starts(np.arange(self._num_envs))
             possible = (at >= starts.first[envs]) & (at < starts.end[envs])
-            rows = envs * self._max_length + at % self._max_length
-            changed.set(rows[possible], values[possible])
+            rows = (envs * self._max_length + at % self._max_length)[possible]
+            # As in ALF, where the order of PyTorch's sort decides which priority of a repeated step remains.
+            order = torch.from_numpy(rows).sort().indices.numpy()
+            changed.set(rows[order], values[possible][order])
 
     def _required_priorities(self) -> StartPriorities:
         if self._priorities is None:
