@@ -11,7 +11,7 @@ from engram import Nest, _engram
 from engram._text import column_text
 from engram.compat.tf_agents.replay_buffers._python_calls import GraphInvalidArgumentError, Tensor, invalid_argument
 
-__all__ = ["Columns", "without_axes"]
+__all__ = ["Columns", "describe", "without_axes"]
 
 _RING_DTYPES = frozenset(
     {
@@ -30,6 +30,7 @@ class Columns:
         specs: `tf.TensorSpec` of one item, for each column.
         batch_size: Number of items that are added together.
         layout: NumPy's dtype and the shape of one item, for each column.
+        names: The path of each column in the nest.
     """
 
     def __init__(self, data_spec: Nest, batch_size: int) -> None:
@@ -42,12 +43,12 @@ class Columns:
             raise ValueError("`data_spec` must have at least one tf.TensorSpec; got none")
         # TensorFlow also flattens types that Engram does not know.
         known = len(leaves) == len(self.specs) and all(map(lambda a, b: a is b, leaves, self.specs))
-        self._names = names if known else [str(number) for number in range(len(self.specs))]
-        for name, spec in zip(self._names, self.specs, strict=True):
+        self.names = names if known else [str(number) for number in range(len(self.specs))]
+        for name, spec in zip(self.names, self.specs, strict=True):
             if not isinstance(spec, tf.TensorSpec):
-                raise TypeError(f"`data_spec`: {_describe(name)} must be a tf.TensorSpec; got {spec!r}")
+                raise TypeError(f"`data_spec`: {describe(name)} must be a tf.TensorSpec; got {spec!r}")
             if not spec.shape.is_fully_defined():
-                raise ValueError(f"`data_spec`: {_describe(name)} must have axes of known size; got {spec.shape}")
+                raise ValueError(f"`data_spec`: {describe(name)} must have axes of known size; got {spec.shape}")
         self.layout = [(np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape)) for spec in self.specs]
 
     @property
@@ -74,7 +75,7 @@ class Columns:
     def arrays(self, leaves: Sequence[Any]) -> list[npt.NDArray[Any]]:
         """Returns the leaves of items as arrays."""
         arrays = []
-        for leaf, spec, (dtype, shape), name in zip(leaves, self.specs, self.layout, self._names, strict=True):
+        for leaf, spec, (dtype, shape), name in zip(leaves, self.specs, self.layout, self.names, strict=True):
             if type(leaf) is np.ndarray and leaf.dtype == dtype:
                 array = leaf
             else:
@@ -90,7 +91,7 @@ class Columns:
     def tensors(self, leaves: Sequence[Any]) -> list[Any]:
         """Returns the leaves of items as tensors. In a graph, unknown shapes are checked when it is executed."""
         tensors = []
-        for leaf, spec, name in zip(leaves, self.specs, self._names, strict=True):
+        for leaf, spec, name in zip(leaves, self.specs, self.names, strict=True):
             tensor, shape = _as_tensor(leaf, spec, name), (self.batch_size, *spec.shape)
             if not tensor.shape.is_compatible_with(shape):
                 raise _wrong_shape(name, tensor.shape, shape)
@@ -109,14 +110,15 @@ def _as_tensor(leaf: Nest, spec: Any, name: str) -> Tensor:  # noqa: ANN401, a t
     try:
         return tf.convert_to_tensor(leaf, spec.dtype)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"`items`: {_describe(name)} must be {spec.dtype.name}, or convert to it: {error}") from None
+        raise ValueError(f"`items`: {describe(name)} must be {spec.dtype.name}, or convert to it: {error}") from None
 
 
 def _wrong_shape(name: str, shape: Sequence[int | None], expected: Sequence[int]) -> GraphInvalidArgumentError:
     return invalid_argument(
-        f"`items`: {_describe(name)} must have shape {list(expected)}, with the batch axis first; got {list(shape)}"
+        f"`items`: {describe(name)} must have shape {list(expected)}, with the batch axis first; got {list(shape)}"
     )
 
 
-def _describe(name: str) -> str:
+def describe(name: str) -> str:
+    """Names a column in a text."""
     return f"column {column_text(name)}" if name else "the data"

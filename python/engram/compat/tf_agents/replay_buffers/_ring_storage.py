@@ -14,7 +14,9 @@ from engram.compat.tf_agents.replay_buffers._columns import Columns, without_axe
 from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
 from engram.compat.tf_agents.replay_buffers._empty import why_empty
 from engram.compat.tf_agents.replay_buffers._python_calls import Tensor, call_method, invalid_argument
-from engram.compat.tf_agents.replay_buffers._ring_checkpoint import decode, encode
+from engram.compat.tf_agents.replay_buffers._ring_checkpoint import RingContent, row_ids, stored_steps, track_ring
+from engram.compat.tf_agents.replay_buffers._tracked import Tracked
+from engram.nests import Nest
 from engram.specs import ArraySpec
 
 __all__ = ["RingStorage"]
@@ -22,8 +24,8 @@ __all__ = ["RingStorage"]
 Array = npt.NDArray[Any]
 
 
-class RingStorage(tf.train.experimental.PythonState):
-    """Stores items in a ring; a checkpoint contains them.
+class RingStorage:
+    """Stores items in a ring.
 
     The ring numbers the steps of a segment without end, but ids begin again after `clear`: a frame is in the ring at
     the position `first position + id`.
@@ -140,6 +142,15 @@ class RingStorage(tf.train.experimental.PythonState):
         positions = np.full(len(segments), position % self._max_length, np.uint64)  # the same slots
         return list(self._ring.read_sequences(segments, positions, length))
 
+    def newest_id(self) -> Tensor:
+        """The id of the newest items, an int64 tensor `[]`; -1 if there are none."""
+        [number] = call_method(self._newest_id, (), [], [tf.TensorSpec([], tf.int64)])
+        return number
+
+    def _newest_id(self) -> list[Any]:
+        with self._lock:
+            return [np.int64(self._num_added - 1)]
+
     def num_frames(self) -> Tensor:
         """Number of items stored, an int64 tensor `[]`."""
         [number] = call_method(self._num_frames, (), [], [tf.TensorSpec([], tf.int64)])
@@ -149,8 +160,9 @@ class RingStorage(tf.train.experimental.PythonState):
         with self._lock:
             return [np.int64(min(self._num_added, self._max_length) * self._columns.batch_size)]
 
-    def clear(self) -> Tensor | None:
-        """Removes all items; returns the operation if called in a graph."""
+    def clear(self, *, with_variables: bool) -> Tensor | None:
+        """Removes all items; returns the operation if called in a graph. There are no variables to clear."""
+        del with_variables
         operation = call_method(self._clear, (), [], [])
         return None if tf.executing_eagerly() else operation
 
@@ -160,16 +172,36 @@ class RingStorage(tf.train.experimental.PythonState):
             self._first_position = self._ring.next_position(0)
         return []
 
-    def serialize(self) -> bytes:
-        """Returns the items and their numbering, for a checkpoint."""
-        with self._lock:
-            num_added = self._num_added
-            return encode(num_added, self._stored_items(num_added))
+    def tracked(self, data_spec: Nest) -> Tracked:
+        """Returns what a checkpoint has of this storage."""
+        capacity = self._columns.batch_size * self._max_length
+        ids = [tf.TensorSpec([capacity], tf.int64), tf.TensorSpec([], tf.int64)]
+        specs = [*self._columns.with_axes([capacity]), *ids]
 
-    def deserialize(self, string_value: bytes) -> None:
-        """Replaces the items and their numbering by those of a checkpoint, the result of `serialize`."""
-        num_added, arrays = decode(string_value, self._columns.batch_size, self._columns.layout)
+        def read() -> Sequence[Tensor]:
+            return call_method(self._values, (), [], specs)  # type: ignore[no-any-return]  # TensorFlow has no types
+
+        def replace(values: Sequence[Tensor]) -> Tensor | None:
+            operation = call_method(self._replace, (), values, [])
+            return None if tf.executing_eagerly() else operation
+
+        return track_ring(data_spec, self._columns, RingContent(specs, read, replace))
+
+    def _values(self) -> list[Any]:
+        """Returns the values of the variables that a checkpoint contains."""
+        segments = np.arange(self._columns.batch_size)
+        with self._lock:
+            # From the slot of id 0: the slot of an id is then its row.
+            rows = self._read_ring(segments, self._first_position, self._max_length)
+            added = self._num_added
+        columns = [array.reshape(-1, *array.shape[2:]) for array in rows]
+        return [*columns, row_ids(added, len(segments), self._max_length), np.int64(added - 1)]
+
+    def _replace(self, *values: Array) -> list[Array]:
+        """Replaces the items and their numbering by the values of the variables that a checkpoint contains."""
+        added, arrays = stored_steps(values, self._columns.batch_size, self._columns.layout)
         with self._lock:
             self._ring.clear()
             self._ring.add_steps(tuple(arrays))
-            self._first_position = self._ring.next_position(0) - num_added
+            self._first_position = self._ring.next_position(0) - added
+        return []

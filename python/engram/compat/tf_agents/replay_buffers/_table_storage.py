@@ -9,19 +9,19 @@ from engram.compat.tf_agents.replay_buffers._columns import Columns, without_axe
 from engram.compat.tf_agents.replay_buffers._deterministic_pass import DeterministicPass, Part
 from engram.compat.tf_agents.replay_buffers._empty import EMPTY, why_empty
 from engram.compat.tf_agents.replay_buffers._python_calls import Tensor, invalid_argument
+from engram.compat.tf_agents.replay_buffers._tracked import Tracked
 from engram.nests import Nest
 
 __all__ = ["TableStorage"]
 
 
-class TableStorage(tf.Module):
+class TableStorage:
     """Stores items in a table, and the id of each row in another one.
 
     Item `id` of a segment is in the row `segment * max_length + id % max_length`.
     """
 
     def __init__(self, columns: Columns, data_spec: Nest, max_length: int, table_fn: Callable[..., Any]) -> None:
-        super().__init__()
         self._columns = columns
         self._max_length = max_length
         capacity = columns.batch_size * max_length
@@ -29,6 +29,11 @@ class TableStorage(tf.Module):
         self._id_table = table_fn(tf.TensorSpec([], tf.int64, "id"), capacity)
         self._last_id = tf.Variable(-1, trainable=False, dtype=tf.int64, name="last_id")
         self._adding = tf.CriticalSection(name="adding")  # one call adds at a time
+
+    def tracked(self, data_spec: Nest) -> Tracked:
+        """Returns what a checkpoint has of this storage."""
+        del data_spec
+        return Tracked(self._table, self._id_table, self._last_id)
 
     def variables(self) -> list[Any]:
         """Variables of the tables of data and ids, and the last id."""
@@ -94,14 +99,20 @@ class TableStorage(tf.Module):
         rows = self._rows(segments, tf.range(tf.maximum(added - self._max_length, 0), added))
         return self._read_rows(rows, [self._columns.batch_size, None])
 
+    def newest_id(self) -> Tensor:
+        """The id of the newest items, an int64 tensor `[]`; -1 if there are none."""
+        return tf.identity(self._last_id)
+
     def num_frames(self) -> Tensor:
         """Number of items stored, an int64 tensor `[]`."""
         return tf.minimum(self._last_id + 1, self._max_length) * self._columns.batch_size
 
-    def clear(self) -> Tensor | None:
-        """Removes all items; returns the operation if called in a graph."""
-        operation = self._last_id.assign(-1, read_value=False)
-        return None if tf.executing_eagerly() else operation
+    def clear(self, *, with_variables: bool) -> Tensor | None:
+        """Removes all items, and sets the tables' variables to zeros or not; in a graph, returns the operation."""
+        cleared = [self._last_id.assign(-1, read_value=False)]
+        if with_variables:
+            cleared += [each.assign(tf.zeros_like(each), read_value=False) for each in self.variables()[:-1]]
+        return None if tf.executing_eagerly() else tf.group(*cleared)
 
     def _rows(self, segments: Tensor, ids: Tensor) -> Tensor:
         return segments * self._max_length + ids % self._max_length

@@ -1,8 +1,5 @@
 """A table of nested tensors."""
 
-from collections.abc import Sequence
-from itertools import count
-
 from engram._extras import importing_extra
 from engram.data._tf_types import Tensor
 from engram.nests import Nest
@@ -10,10 +7,12 @@ from engram.nests import Nest
 with importing_extra("tensorflow", "engram.compat.tf_agents"):
     import tensorflow as tf
 
+    from engram.compat.tf_agents.replay_buffers._tracked import TrackedTable, Untracked
+
 __all__ = ["Table"]
 
 
-class Table(tf.Module):
+class Table(TrackedTable):
     """Rows of nested tensors in variables.
 
     A `TFUniformReplayBuffer` has a table only if its data does not fit Engram's rings: if a column has text or another
@@ -30,27 +29,20 @@ class Table(tf.Module):
             capacity: Number of rows.
             scope: Prefix of the names of the variables.
         """
-        super().__init__()
+        super().__init__(tensor_spec, scope)
         self._scope = scope
-        names: list[str] = []
-        for spec in tf.nest.flatten(tensor_spec):
-            names.append(_unique(spec.name or "slot", names))
-        self._slots = _Untracked(tf.nest.pack_sequence_as(tensor_spec, names))
-        self._variables: dict[str, Tensor] = {}
-        with tf.name_scope(scope):
-            for name, spec in zip(names, tf.nest.flatten(tensor_spec), strict=True):
+        variables: dict[str, Tensor] = {}
+        with self.name_scope:
+            for name, spec in zip(tf.nest.flatten(self.slots), tf.nest.flatten(tensor_spec), strict=True):
                 shape = [int(capacity), *spec.shape]
                 initial = tf.zeros(shape, spec.dtype)
-                self._variables[name] = tf.Variable(initial, trainable=False, name=name, shape=shape, dtype=spec.dtype)
-
-    @property
-    def slots(self) -> Nest:
-        """Nest with the structure of `tensor_spec` whose leaves are the names of the slots."""
-        return self._slots.value
+                variables[name] = tf.Variable(initial, trainable=False, name=name, shape=shape, dtype=spec.dtype)
+        self._variables = Untracked(variables)
+        self._track(self.variables())
 
     def variables(self) -> list[Tensor]:
         """The variables of all slots `[capacity, ...]`, in the order of the slots."""
-        return [self._variables[slot] for slot in tf.nest.flatten(self.slots)]
+        return [self._variables.value[slot] for slot in tf.nest.flatten(self.slots)]
 
     def read(self, rows: Tensor, slots: Nest | None = None) -> Nest:
         """Returns rows.
@@ -108,23 +100,10 @@ class Table(tf.Module):
         return self.slots if slots is None else slots
 
     def _variable(self, slot: str) -> Tensor:
-        if slot not in self._variables:
-            known = ", ".join(self._variables)
+        if slot not in self._variables.value:
+            known = ", ".join(self._variables.value)
             raise ValueError(f"slots: unknown slot {slot!r}; the table has {known}")
-        return self._variables[slot]
-
-
-class _Untracked:
-    """A value that `tf.Module` does not replace by a container of its own."""
-
-    def __init__(self, value: Nest) -> None:
-        self.value = value
-
-
-def _unique(name: str, used: Sequence[str]) -> str:
-    """Returns the name, with a number if it is used."""
-    numbered = (f"{name}_{number}" if number else name for number in count())
-    return next(each for each in numbered if each not in used)
+        return self._variables.value[slot]
 
 
 def _check_structure(values: Nest, slots: Nest) -> None:

@@ -21,6 +21,7 @@ with importing_extra("tensorflow", "engram.compat.tf_agents"):
     from engram.compat.tf_agents.replay_buffers._python_calls import Tensor, TfDataset, without_autograph
     from engram.compat.tf_agents.replay_buffers._ring_storage import RingStorage
     from engram.compat.tf_agents.replay_buffers._table_storage import TableStorage
+    from engram.compat.tf_agents.replay_buffers._tracked import as_tracked
     from engram.compat.tf_agents.replay_buffers.replay_buffer import ReplayBuffer
     from engram.compat.tf_agents.replay_buffers.table import Table
 
@@ -48,7 +49,8 @@ class TFUniformReplayBuffer(ReplayBuffer):
     that Engram's rings do not store, they are in the tables that `table_fn` creates.
 
     Calls in a `tf.function` run in the process that traced it, on the CPU. `tf.random.set_seed` determines what is
-    sampled. A `tf.train.Checkpoint` of the buffer has its items and their ids.
+    sampled. A `tf.train.Checkpoint` of the buffer has the content of one of TF-Agents' buffer: either restores the
+    other's.
 
     An item has an id: the number of items that were added before to its segment, since the last `clear`. So the items
     of one batch have the same id. With `single_deterministic_pass`, they are other numbers: see `as_dataset`.
@@ -100,6 +102,9 @@ class TFUniformReplayBuffer(ReplayBuffer):
                 self._storage: Any = RingStorage(self._columns, max_length)
             else:
                 self._storage = TableStorage(self._columns, data_spec, max_length, table_fn)
+            # Attributes of TF-Agents, for checkpoints.
+            self._data_table, self._id_table, self._last_id = self._storage.tracked(data_spec)
+        self._data_spec = as_tracked(data_spec)
 
     @property
     def scope(self) -> str:
@@ -251,9 +256,29 @@ class TFUniformReplayBuffer(ReplayBuffer):
         with self._placed():
             return self._columns.pack(self._storage.gather_all())
 
-    def _clear(self) -> Tensor | None:
+    def _clear(self, clear_all_variables: bool = False) -> Tensor | None:  # noqa: FBT001, FBT002, TF-Agents' signature
+        """As `clear`; if `clear_all_variables`, it also sets the variables of the tables to zeros."""
         with self._placed():
-            return self._storage.clear()
+            return self._storage.clear(with_variables=clear_all_variables)
+
+    def _trackable_children(self, save_type: str = "checkpoint", **kwargs: object) -> dict[str, Any]:
+        children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
+        if save_type == "savedmodel" and isinstance(self._storage, RingStorage):
+            # The items are not variables: a model is saved without them.
+            return {
+                name: each for name, each in children.items() if name not in {"_data_table", "_id_table", "_last_id"}
+            }
+        return children
+
+    @property
+    def _capacity(self) -> Tensor:
+        """As `capacity`; a name that programs for TF-Agents use."""
+        return self.capacity
+
+    def _get_last_id(self) -> Tensor:
+        """The id of the newest items, -1 if there are none; a name that programs for TF-Agents use."""
+        with self._placed():
+            return self._storage.newest_id()
 
     @contextmanager
     def _placed(self) -> Iterator[None]:
