@@ -10,7 +10,7 @@ import time
 import pytest
 from helpers.compat_tables import serving, table
 from helpers.forks import needs_fork
-from helpers.support import BackgroundCall, raises, run_python, runs_all_tests, wait_until
+from helpers.support import BackgroundCall, run_python, runs_all_tests, wait_until
 
 from engram.compat import reverb
 from engram.compat.reverb import _sending
@@ -18,7 +18,6 @@ from engram.compat.reverb import structured_writer as sw
 
 STEP = {"x": None}
 REF = sw.create_reference_step(STEP)
-BUSY = "this writer is in use by another call; use each writer from one thread only"
 
 
 @pytest.fixture
@@ -44,62 +43,6 @@ def sample_values(client, name, count):
 
 
 # The end of an episode
-
-
-def test_an_episode_continues_while_another_thread_uses_the_writer(client):
-    """A rejected `end_episode` does not end the episode."""
-    writer = client.trajectory_writer(5)
-    for value in range(3):
-        writer.append({"x": value})
-        writer.create_item("queue", 1.0, writer.history["x"][-1])
-    waiting = BackgroundCall(writer.flush)
-    calls = (
-        writer.end_episode,
-        lambda: writer.flush(1),
-        lambda: writer.append({"x": 9}),
-        lambda: writer.create_item("t", 1.0, writer.history["x"][-1]),
-    )
-    wait_until(lambda: _is_busy(writer))
-    for call in calls:
-        with raises(RuntimeError, BUSY):
-            call()
-    assert sample_values(client, "queue", 3) == [0, 1, 2]
-    waiting.result()
-    assert (writer.episode_steps, len(writer.history["x"])) == (3, 3)
-    writer.append({"x": 3})
-    writer.create_item("t", 1.0, writer.history["x"][:])
-    writer.end_episode()
-    assert sample_values(client, "t", 1) == [[0, 1, 2, 3]]
-    assert (writer.episode_steps, len(writer.history["x"])) == (0, 0)
-
-
-@pytest.mark.parametrize("config", [last_step_config, td_error_config])
-def test_an_episode_of_a_structured_writer_continues_while_another_thread_uses_it(client, config):
-    conditions = [sw.Condition.step_index() == 3]
-    whole = sw.create_config([REF["x"][-4:]], "t", conditions)
-    writer = client.structured_writer([config("queue"), whole])
-    for value in range(3):
-        writer.append({"x": value})
-    writer.append({"x": None}, partial_step=True)
-    waiting = BackgroundCall(writer.flush)
-    wait_until(lambda: _is_busy(writer))
-    with raises(RuntimeError, BUSY):
-        writer.end_episode()
-    assert writer.step_is_open
-    assert sample_values(client, "queue", 3) == [0, 1, 2]
-    waiting.result()
-    writer.append({"x": 3})
-    assert sample_values(client, "queue", 1) == [3]
-    assert sample_values(client, "t", 1) == [[0, 1, 2, 3]]
-
-
-def _is_busy(writer):
-    """True if a call of another thread uses the writer."""
-    try:
-        writer.flush(10_000)
-    except RuntimeError:
-        return True
-    return False
 
 
 @needs_fork

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb._steps import Column
+from engram.compat.reverb._turns import Lock, new_lock
 from engram.compat.reverb.tensor_spec import dtype_name
 from engram.errors import EngramError
 
@@ -28,6 +29,7 @@ class WriterState:
         native: The engine's writer; None before the first append.
         native_histories: The engine's column histories, by column number. Columns added since the last `refresh` are
             missing.
+        lock: Held by calls that use the engine's writer.
     """
 
     num_complete_steps: int = 0
@@ -36,6 +38,7 @@ class WriterState:
     history_start: int = 0
     native: Any = None
     native_histories: Sequence[Any] = ()
+    lock: Lock = field(default_factory=new_lock)
 
     def refresh(self) -> Sequence[Any]:
         """Fetches the engine's histories of all columns."""
@@ -58,7 +61,7 @@ class WriterState:
                 if value is not None:
                     history[-1].numpy()  # raises if the partial step was not stored
                     return True
-        except (EngramError, RuntimeError):  # no value, no step, or another thread or process owns the writer
+        except (EngramError, RuntimeError):  # no value, no step, or another process owns the writer
             return False
         return False
 
@@ -416,7 +419,8 @@ class TrajectoryColumn:
         if history is None:
             values = [reference.numpy() for reference in self._all_references()]
             return np.asarray(values[0]) if self.is_squeezed else np.stack(values)
-        array: npt.NDArray[Any] = history.engine_column(self._positions, self.is_squeezed).numpy()
+        with history.state.lock:
+            array: npt.NDArray[Any] = history.engine_column(self._positions, self.is_squeezed).numpy()
         return array
 
     def __repr__(self) -> str:

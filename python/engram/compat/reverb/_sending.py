@@ -12,6 +12,7 @@ import engram
 from engram import errors as engram_errors
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
+from engram.compat.reverb._turns import Lock, wait_in_turns
 from engram.compat.reverb.errors import DeadlineExceededError
 from engram.errors import EngramError
 
@@ -79,23 +80,28 @@ def timeout_seconds(timeout_ms: float | None, *, zero_means_no_limit: bool = Tru
     return milliseconds / 1_000 if has_limit else None
 
 
-def flush(writer: NativeWriter, block_until_num_items: int, timeout_ms: float | None, timeout: float | None) -> None:
+def flush(
+    lock: Lock, writer: NativeWriter, block_until_num_items: int, timeout_ms: float | None, timeout: float | None
+) -> None:
     """Sends all items, and waits until at most `block_until_num_items` of them are not yet in their tables.
 
     If at most that many, and more than 0, are pending already, this returns at once and sends nothing. Without a
     `writer`, nothing was appended. The wait is `timeout` seconds, or unlimited; `timeout_ms` is for the error text.
-    After a timeout, the items stay queued.
+    After a timeout, the items stay queued. While it waits, other threads can take the writer's `lock`.
     """
     allowed = _arguments.integer("block_until_num_items", block_until_num_items)
     if allowed < 0:
         raise ValueError(f"block_until_num_items must be >= 0, got {allowed}")
     if writer is None:
         return
+
+    def flush_within(timeout: float | None) -> None:
+        if not allowed or writer.pending_items > allowed:
+            writer.flush(timeout, min(allowed, ANY_NUMBER))
+
     try:
         with translated():
-            if allowed and writer.pending_items <= allowed:
-                return
-            writer.flush(timeout, min(allowed, ANY_NUMBER))
+            wait_in_turns(lock, flush_within, timeout)
     except DeadlineExceededError as error:
         raise _timeout_error("Flush", timeout_ms, error) from error
 
@@ -107,32 +113,46 @@ def send(writer: NativeWriter) -> None:
 
 
 def end_episode(
+    lock: Lock,
     writer: NativeWriter,
     on_ended: Callable[[], None],
-    clear_buffers: bool,  # noqa: FBT001, as the writers call it
+    *,
+    clear_buffers: bool,
     timeout_ms: float | None,
     timeout: float | None,
 ) -> None:
     """Ends the episode, and waits until all items are in their tables.
 
     Without a `writer`, nothing was appended. The wait is `timeout` seconds, or unlimited; `timeout_ms` is for the error
-    text. `on_ended` is called if the episode has ended, even if an error is raised afterwards. The episode continues if
-    there is not enough memory to complete the last chunk, and if another thread or process owns the writer.
+    text. While it waits, other threads can take the writer's `lock`. `on_ended` is called if the episode has ended,
+    even if an error is raised afterwards. The episode continues if there is not enough memory to complete the last
+    chunk, and if another process owns the writer.
     """
     if writer is None:
         return
-    with translated():
-        steps = writer.episode_steps  # raises if another thread or process owns the writer
+    is_ended = False
+
+    def end_within(timeout: float | None) -> None:
+        nonlocal is_ended
+        if is_ended:
+            writer.flush(timeout, 0)
+            return
+        steps = writer.episode_steps  # raises if another process owns the writer
+        try:
+            writer.end_episode(timeout, clear_buffers)
+        except BaseException as error:
+            is_ended = _has_ended(writer, steps, error)
+            if is_ended:
+                on_ended()
+            raise
+        is_ended = True
+        on_ended()
+
     try:
         with translated():
-            writer.end_episode(timeout, clear_buffers)
-    except BaseException as error:
-        if _has_ended(writer, steps, error):
-            on_ended()
-        if isinstance(error, DeadlineExceededError):
-            raise _timeout_error("End episode", timeout_ms, error) from error
-        raise
-    on_ended()
+            wait_in_turns(lock, end_within, timeout)
+    except DeadlineExceededError as error:
+        raise _timeout_error("End episode", timeout_ms, error) from error
 
 
 def _has_ended(writer: NativeWriter, steps: int, error: BaseException) -> bool:
@@ -141,7 +161,7 @@ def _has_ended(writer: NativeWriter, steps: int, error: BaseException) -> bool:
         return False
     try:
         steps_now: int = writer.episode_steps
-    except EngramError:  # another thread or process owns the writer
+    except EngramError:  # another process owns the writer
         return False
     return steps_now == 0 or steps_now < steps
 

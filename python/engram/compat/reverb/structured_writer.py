@@ -27,6 +27,7 @@ from engram.compat.reverb._pattern_writer import check_source_leaves, history_le
 from engram.compat.reverb._sending import NativeWriter
 from engram.compat.reverb._signature_inference import infer_signature, unpack_pattern
 from engram.compat.reverb._steps import Column, NewTypes, checked, chunk_length
+from engram.compat.reverb._turns import new_lock
 from engram.errors import EngramError
 from engram.nests import Nest
 
@@ -66,7 +67,7 @@ class StructuredWriter:
         writer.end_episode()
 
     Items are sent once the chunk with their last step is full, on `flush` and on `end_episode`; the items of the first
-    ten appends that create any are sent immediately. Use a writer from one thread only.
+    ten appends that create any are sent immediately. Several threads can use a writer: their calls wait for each other.
 
     When the writer is garbage-collected or the process exits, pending items are sent, and the writer waits up to a
     minute until they are in their tables, or a few seconds if the server is gone. Ctrl-C ends the wait. A `UserWarning`
@@ -84,6 +85,7 @@ class StructuredWriter:
             ValueError: A config is invalid. The message states its position, from 0, and why.
         """
         self._native: Any = None  # opened by the first append
+        self._lock = new_lock()
         check_configs(configs, with_priority=True)
         self._configs = copy.deepcopy(list(configs))
         self._source_leaves = source_leaves(self._configs)
@@ -128,29 +130,30 @@ class StructuredWriter:
             RuntimeError: A leaf already has a value in this step, or the table does not exist: nothing is stored. Or
                 the server is gone.
         """
-        row, first_values = self._row(self._leaves(data))
-        if self._step_is_open:
-            for number, value in enumerate(row):
-                if value is not None and number in self._columns_set:
-                    leaf = self._source_leaves[number]
-                    raise RuntimeError(
-                        f"A value for column {leaf} was provided by multiple append calls in the same step."
-                    )
-        for column, array in first_values:
-            column.set_type(array)
-        native = self._open_native() if self._native is None else self._native
-        try:
-            native.append(tuple(row), partial_step=partial_step)
-        except BaseException:
-            if self._append_took_effect():
-                self._advance(row, partial=partial_step)
-            else:
-                for column, _ in first_values:
-                    column.clear_type()
-            with translated():
-                raise
-        self._advance(row, partial=partial_step)
-        self._send_ready_items(native)
+        with self._lock:
+            row, first_values = self._row(self._leaves(data))
+            if self._step_is_open:
+                for number, value in enumerate(row):
+                    if value is not None and number in self._columns_set:
+                        leaf = self._source_leaves[number]
+                        raise RuntimeError(
+                            f"A value for column {leaf} was provided by multiple append calls in the same step."
+                        )
+            for column, array in first_values:
+                column.set_type(array)
+            native = self._open_native() if self._native is None else self._native
+            try:
+                native.append(tuple(row), partial_step=partial_step)
+            except BaseException:
+                if self._append_took_effect():
+                    self._advance(row, partial=partial_step)
+                else:
+                    for column, _ in first_values:
+                        column.clear_type()
+                with translated():
+                    raise
+            self._advance(row, partial=partial_step)
+            self._send_ready_items(native)
 
     def _leaves(self, data: Nest) -> list[Any]:
         """Returns the leaves of a step. The first step creates the columns."""
@@ -194,7 +197,7 @@ class StructuredWriter:
         """True if the engine stored the last append although it raised an error."""
         try:
             return bool(self._native.appends > self._appends)
-        except EngramError:  # another thread or process owns the writer
+        except EngramError:  # another process owns the writer
             return False
 
     def _advance(self, row: Sequence[Any], *, partial: bool) -> None:
@@ -229,7 +232,7 @@ class StructuredWriter:
             RuntimeError: The server or a table is gone. Each such failure is raised once, by the next call.
         """
         timeout = _sending.timeout_seconds(timeout_ms, zero_means_no_limit=False)
-        _sending.flush(self._native, block_until_num_items, timeout_ms, timeout)
+        _sending.flush(self._lock, self._native, block_until_num_items, timeout_ms, timeout)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as in Reverb
         """Ends the episode: creates items with `is_end_episode`, sends all items, and waits for their tables.
@@ -247,8 +250,8 @@ class StructuredWriter:
             MemoryError: There is not enough memory to complete the last chunk. The episode continues; call again.
             DeadlineExceededError: The tables did not accept the items in time. The items stay queued, and the episode
                 has ended.
-            RuntimeError: The server or a table is gone. Or the writer is in use by another thread, or belongs to the
-                process that this one was forked from; then the episode continues.
+            RuntimeError: The server or a table is gone. Or the writer belongs to the process that this one was forked
+                from; then the episode continues.
         """
         _arguments.boolean("clear_buffers", clear_buffers)
         timeout = _sending.timeout_seconds(timeout_ms, zero_means_no_limit=False)
@@ -257,7 +260,9 @@ class StructuredWriter:
             self._step_is_open = False
             self._columns_set.clear()
 
-        _sending.end_episode(self._native, on_ended, clear_buffers, timeout_ms, timeout)
+        _sending.end_episode(
+            self._lock, self._native, on_ended, clear_buffers=clear_buffers, timeout_ms=timeout_ms, timeout=timeout
+        )
 
 
 def _label(leaf: int, path: tuple[Any, ...]) -> str:

@@ -39,8 +39,8 @@ class TrajectoryWriter:
 
     Items are sent once the chunk with their last step is full, on `flush` and on `end_episode`. If no chunk length was
     configured before the first append, the first ten items are sent immediately. A chunk has at most as many steps as
-    are kept. Leaving the `with` block flushes the writer, except after a `ReverbError`, but does not close it. Use a
-    writer from one thread only.
+    are kept. Leaving the `with` block flushes the writer, except after a `ReverbError`, but does not close it. Several
+    threads can use a writer: their calls wait for each other, but not for tables that another call waits for.
     """
 
     def __init__(self, client: "Client", num_keep_alive_refs: int, validate_items: bool) -> None:  # noqa: FBT001, as `Client` calls it
@@ -61,6 +61,7 @@ class TrajectoryWriter:
         self._configured: dict[tuple[Any, ...], tuple[int, int | None]] = {}
         self._steps = StepColumns()
         self._state = WriterState()
+        self._lock = self._state.lock
         self._columns: list[ColumnHistory] = []
         self._history: Any = None
         self._eager_items = 0  # number of further items to send immediately
@@ -94,21 +95,22 @@ class TrajectoryWriter:
                 is stored.
             RuntimeError: The writer is closed, or the server is gone.
         """
-        if self._closed:
-            raise RuntimeError(_CLOSED)
-        state = self._state
-        row, all_present = self._steps.to_row(data, self._check_unset if state.step_is_open else None)
-        if len(self._columns) != len(row):
-            self._add_columns()
-        native = self._native or self._open_native()
-        try:
-            native.append(tuple(row), partial_step=partial_step)
-        except BaseException:
-            if state.append_took_effect(row):
-                self._advance(row, all_present=all_present, partial=partial_step)
-            with translated():
-                raise
-        self._advance(row, all_present=all_present, partial=partial_step)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(_CLOSED)
+            state = self._state
+            row, all_present = self._steps.to_row(data, self._check_unset if state.step_is_open else None)
+            if len(self._columns) != len(row):
+                self._add_columns()
+            native = self._native or self._open_native()
+            try:
+                native.append(tuple(row), partial_step=partial_step)
+            except BaseException:
+                if state.append_took_effect(row):
+                    self._advance(row, all_present=all_present, partial=partial_step)
+                with translated():
+                    raise
+            self._advance(row, all_present=all_present, partial=partial_step)
 
     def _advance(self, row: Sequence[Any], *, all_present: bool, partial: bool) -> None:
         """Updates the state after the engine stored a step, or a part of one.
@@ -186,8 +188,9 @@ class TrajectoryWriter:
     @property
     def episode_steps(self) -> int:
         """Number of complete steps in the current episode."""
-        native = self._native
-        return 0 if native is None else native.episode_steps
+        with self._lock:
+            native = self._native
+            return 0 if native is None else native.episode_steps
 
     def create_item(self, table: str, priority: float, trajectory: Nest) -> None:
         """Creates an item, which may reach its table only with the next `flush`.
@@ -210,27 +213,29 @@ class TrajectoryWriter:
             RuntimeError: The writer is closed, the server is unreachable, or, without `validate_items`, the table does
                 not exist.
         """
-        columns = self._flattened(trajectory)
-        if not all(columns):
-            raise ValueError("trajectory must not be empty: a column refers to no steps.")
-        priority = checked_priority(priority)
-        if self._closed:
-            raise RuntimeError(_CLOSED)
-        try:
-            native_columns = [column._engine_column(number, self._state) for number, column in enumerate(columns)]  # noqa: SLF001, same package
-            if self._validate:
-                self._check_signature(table, columns)
-            self._native.create_item(table, priority, tuple(native_columns), None)
-        except (EngramError, RuntimeError):
-            with translated():
-                raise
-        if self._eager_items:
-            self._eager_items -= 1
-            _sending.send(self._native)
-        # If the engine chooses the chunk length, the next append sends the chunk. The engine can then copy the chunk's
-        # last steps to the next chunk, so that an item lies in one chunk; it does not if the chunk is sent here.
-        elif self._has_fixed_chunk_length and self._native.has_full_unsent_chunk:
-            _sending.send(self._native)
+        with self._lock:
+            columns = self._flattened(trajectory)
+            if not all(columns):
+                raise ValueError("trajectory must not be empty: a column refers to no steps.")
+            priority = checked_priority(priority)
+            if self._closed:
+                raise RuntimeError(_CLOSED)
+            try:
+                native_columns = [column._engine_column(number, self._state) for number, column in enumerate(columns)]  # noqa: SLF001, same package
+                if self._validate:
+                    self._check_signature(table, columns)
+                self._native.create_item(table, priority, tuple(native_columns), None)
+            except (EngramError, RuntimeError):
+                with translated():
+                    raise
+            if self._eager_items:
+                self._eager_items -= 1
+                _sending.send(self._native)
+            # If the engine chooses the chunk length, the next append sends the chunk. The engine can then copy the
+            # chunk's last steps to the next chunk, so that an item lies in one chunk; it does not if the chunk is sent
+            # here.
+            elif self._has_fixed_chunk_length and self._native.has_full_unsent_chunk:
+                _sending.send(self._native)
 
     def _flattened(self, trajectory: Nest) -> list[TrajectoryColumn]:
         """Returns the columns of a trajectory as a flat list."""
@@ -286,7 +291,7 @@ class TrajectoryWriter:
         timeout = _sending.timeout_seconds(timeout_ms)
         if self._closed:
             raise RuntimeError(_CLOSED)
-        _sending.flush(self._native, block_until_num_items, timeout_ms, timeout)
+        _sending.flush(self._lock, self._native, block_until_num_items, timeout_ms, timeout)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as in Reverb
         """Ends the episode: sends all items, and waits until they are in their tables.
@@ -303,8 +308,8 @@ class TrajectoryWriter:
             MemoryError: There is not enough memory to complete the last chunk. The episode continues; call again.
             DeadlineExceededError: The tables did not accept the items in time. The items stay queued, and the episode
                 has ended.
-            RuntimeError: The writer is closed, or the server or a table is gone. Or the writer is in use by another
-                thread, or belongs to the process that this one was forked from; then the episode continues.
+            RuntimeError: The writer is closed, or the server or a table is gone. Or the writer belongs to the process
+                that this one was forked from; then the episode continues.
         """
         _arguments.boolean("clear_buffers", clear_buffers)
         timeout = _sending.timeout_seconds(timeout_ms)
@@ -320,7 +325,9 @@ class TrajectoryWriter:
                 for column in self._columns:
                     column.clear()
 
-        _sending.end_episode(self._native, on_ended, clear_buffers, timeout_ms, timeout)
+        _sending.end_episode(
+            self._lock, self._native, on_ended, clear_buffers=clear_buffers, timeout_ms=timeout_ms, timeout=timeout
+        )
 
     def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how many steps of one column are kept. The column may be added by a later step.
@@ -351,12 +358,13 @@ class TrajectoryWriter:
                     f"max_chunk_length ({length}) must be None or a positive integer <= num_keep_alive_refs ({keep})"
                 )
         path = tuple(path)
-        self._configured[path] = (keep, max_chunk_length)
-        if self._native is not None:
-            self._native.extend_history(keep)
-        number = self._steps.number(path)
-        if number is not None and number < len(self._columns):
-            self._columns[number].set_keep(keep)
+        with self._lock:
+            self._configured[path] = (keep, max_chunk_length)
+            if self._native is not None:
+                self._native.extend_history(keep)
+            number = self._steps.number(path)
+            if number is not None and number < len(self._columns):
+                self._columns[number].set_keep(keep)
 
     def close(self) -> None:
         """Closes the writer. May be called again.
@@ -365,8 +373,9 @@ class TrajectoryWriter:
         `UserWarning` states how many. The same happens when the writer is garbage-collected. To wait, call `flush`
         first.
         """
-        if self._closed:
-            return
-        self._closed = True
-        if self._finalizer is not None:
-            self._finalizer()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._finalizer is not None:
+                self._finalizer()

@@ -11,6 +11,7 @@ from engram.compat.reverb._errors import translated
 from engram.compat.reverb._flatteners import Flatten, flattener
 from engram.compat.reverb._signatures import ColumnType, check_steps, checked_priority, column_types, columns_text
 from engram.compat.reverb._steps import Column, NewTypes, checked, convert_in_place
+from engram.compat.reverb._turns import new_lock
 from engram.errors import EngramError
 from engram.nests import Nest
 
@@ -32,7 +33,7 @@ class Writer:
                     writer.create_item("replay", num_timesteps=2, priority=1.0)
 
     Items are sent once the chunk with their last step is full, on `flush` and on `close`. Leaving the `with` block
-    flushes and closes the writer. Use a writer from one thread only.
+    flushes and closes the writer. Several threads can use a writer: their calls wait for each other.
 
     When the writer is garbage-collected or the process exits, pending items are sent, and the writer waits up to a
     minute until they are in their tables, or a few seconds if the server is gone. Ctrl-C ends the wait. A `UserWarning`
@@ -57,6 +58,7 @@ class Writer:
             max_in_flight_items: Number of sent items that may wait for their tables before the writer blocks.
         """
         self._closed = True  # until the constructor has finished
+        self._lock = new_lock()
         self._client = client
         self._max_sequence_length = max_sequence_length
         self._columns: list[Column] = []
@@ -119,33 +121,34 @@ class Writer:
                 Nothing is stored.
             RuntimeError: The writer is closed, or the server is gone.
         """
-        self._check_open()
-        leaves: list[Any] = []
-        reshaped: NewTypes = []
-        if self._flatten is not None and self._flatten(data, leaves) and len(leaves) == len(self._columns):
-            if convert_in_place(leaves, self._columns, reshaped):
-                self._append(leaves, self._columns, reshaped)
-                return
-            reshaped.clear()
-        self._flatten, leaves = flattener(data), _nest.flatten(data)
-        columns = self._columns or [Column((number,), str(number)) for number in range(len(leaves))]
-        if len(leaves) != len(columns):
-            raise ValueError(
-                f"Number of tensors per timestep was inconsistent. Previously it was {len(columns)}, but is now "
-                f"{len(leaves)}."
-            )
-        if not leaves:
-            raise ValueError("Append called with empty data; a step must have at least one column.")
-        pairs = zip(leaves, columns, strict=True)
-        row = [checked(_nest.as_array(leaf), column, reshaped) for leaf, column in pairs]
-        self._append(row, columns, reshaped)
+        with self._lock:
+            self._check_open()
+            leaves: list[Any] = []
+            reshaped: NewTypes = []
+            if self._flatten is not None and self._flatten(data, leaves) and len(leaves) == len(self._columns):
+                if convert_in_place(leaves, self._columns, reshaped):
+                    self._append(leaves, self._columns, reshaped)
+                    return
+                reshaped.clear()
+            self._flatten, leaves = flattener(data), _nest.flatten(data)
+            columns = self._columns or [Column((number,), str(number)) for number in range(len(leaves))]
+            if len(leaves) != len(columns):
+                raise ValueError(
+                    f"Number of tensors per timestep was inconsistent. Previously it was {len(columns)}, but is now "
+                    f"{len(leaves)}."
+                )
+            if not leaves:
+                raise ValueError("Append called with empty data; a step must have at least one column.")
+            pairs = zip(leaves, columns, strict=True)
+            row = [checked(_nest.as_array(leaf), column, reshaped) for leaf, column in pairs]
+            self._append(row, columns, reshaped)
 
     def _append(self, row: list[Any], columns: list[Column], reshaped: NewTypes) -> None:
         """Appends a converted row to the engine's writer."""
         try:
             self._native.append(tuple(row))
         except BaseException:
-            with suppress(EngramError, RuntimeError):  # another thread or process owns the writer
+            with suppress(EngramError, RuntimeError):  # another process owns the writer
                 if self._native.episode_steps != self._num_steps:  # the row was stored: an earlier item failed
                     self._count_step(columns, reshaped)
             with translated():
@@ -183,8 +186,9 @@ class Writer:
         if len({len(array) for array in arrays}) > 1:
             listed = columns_text(ColumnType("", array.dtype, array.shape) for array in arrays)
             raise ValueError(f"AppendSequence called with tensors of non equal batch dimension: {listed}.")
-        for step in range(len(arrays[0])):
-            self.append([array[step] for array in arrays])
+        with self._lock:
+            for step in range(len(arrays[0])):
+                self.append([array[step] for array in arrays])
 
     def create_item(self, table: str, num_timesteps: int, priority: float) -> None:
         """Creates an item of the last `num_timesteps` steps. It may reach its table only with the next `flush`.
@@ -202,22 +206,23 @@ class Writer:
                 is created.
             RuntimeError: The writer is closed, or the server is gone.
         """
-        self._check_open()
-        length = _arguments.positive("num_timesteps", num_timesteps)
-        if length > min(self._num_steps, self._max_sequence_length):
-            raise ValueError(
-                f"Argument `num_timesteps` is larger than number of buffered timesteps: it is {length}, there are "
-                f"{min(self._num_steps, self._max_sequence_length)}."
-            )
-        priority = checked_priority(priority)
-        self._check_signature(table, length)
-        try:
-            self._native.create_item(table, priority, None, length)
-        except (EngramError, RuntimeError):
-            with translated():
-                raise
-        if self._native.has_full_unsent_chunk:
-            _sending.send(self._native)
+        with self._lock:
+            self._check_open()
+            length = _arguments.positive("num_timesteps", num_timesteps)
+            if length > min(self._num_steps, self._max_sequence_length):
+                raise ValueError(
+                    f"Argument `num_timesteps` is larger than number of buffered timesteps: it is {length}, there are "
+                    f"{min(self._num_steps, self._max_sequence_length)}."
+                )
+            priority = checked_priority(priority)
+            self._check_signature(table, length)
+            try:
+                self._native.create_item(table, priority, None, length)
+            except (EngramError, RuntimeError):
+                with translated():
+                    raise
+            if self._native.has_full_unsent_chunk:
+                _sending.send(self._native)
 
     def _check_signature(self, table: str, length: int) -> None:
         """Checks an item against its table's signature."""
@@ -244,11 +249,13 @@ class Writer:
             RuntimeError: The writer is closed, or the server or a table is gone. Each such failure is raised once, by
                 the next call.
         """
-        self._check_open()
-        if self._native.unsent_items:
-            _sending.send(self._native)
-        else:
-            _sending.flush(self._native, 0, None, None)
+        with self._lock:
+            self._check_open()
+            has_unsent = self._native.unsent_items > 0
+            if has_unsent:
+                _sending.send(self._native)
+        if not has_unsent:
+            _sending.flush(self._lock, self._native, 0, None, None)
 
     def close(self, retry_on_unavailable: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002, as in Reverb
         """Waits until all items are in their tables, and closes the writer.
@@ -264,6 +271,6 @@ class Writer:
             raise ValueError("close() has already been called on Writer.")
         self._closed = True
         try:
-            _sending.flush(self._native, 0, None, None)
+            _sending.flush(self._lock, self._native, 0, None, None)
         finally:
             self._finalizer.detach()  # it would wait a second time
