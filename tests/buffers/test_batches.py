@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from helpers.buffer_model import priorities_by_key
 from helpers.support import raises, wait_until
 
 from engram import ArraySpec, Store, selectors
@@ -118,6 +119,26 @@ def test_keys_are_not_used_again_after_clear():
     batch = buffer.sample(8)
     assert not set(batch.info.key.tolist()) & set(old.tolist())
     assert batch.info.position.tolist() == [1] * 8
+
+
+def test_a_new_item_gets_the_largest_priority_of_those_that_remain():
+    buffer = ReplayBuffer(3, sampler=selectors.Prioritized(1.0), seed=0)
+    buffer.add_steps({"x": np.arange(3)[None]})
+    buffer.update_priorities([0, 1, 2], [9.0, 0.5, 0.25])
+    buffer.add({"x": 3})
+    assert priorities_by_key(buffer) == {1: 0.5, 2: 0.25, 3: 0.5}
+    buffer.update_priorities([1], [7.0])
+    buffer.add_steps({"x": np.arange(2)[None]})
+    assert priorities_by_key(buffer) == {3: 0.5, 4: 0.5, 5: 0.5}
+    buffer.add_steps({"x": np.arange(5)[None]})
+    assert priorities_by_key(buffer) == {8: 1.0, 9: 1.0, 10: 1.0}
+    for capacity, num_envs in ((1, 1), (2, 2)):
+        buffer = ReplayBuffer(capacity, num_envs, sampler=selectors.Prioritized(1.0), seed=0)
+        for _ in range(2):
+            buffer.add_batch({"x": np.zeros(num_envs)})
+            keys = next(buffer.scan(2)).info.key
+            assert set(priorities_by_key(buffer).values()) == {1.0}
+            buffer.update_priorities(keys, np.full(num_envs, 5.0))
 
 
 def test_capacity_is_rounded_up():

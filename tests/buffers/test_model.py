@@ -59,9 +59,7 @@ class Pair:
             for each in rows[:-1]:
                 each["terminated"] = each["truncated"] = np.zeros((), bool)[()]
             self.buffer.add_episode(stacked(rows), env_id=env)
-            self.model.end_episodes([env])
-            self.model.add_steps([env], [rows])
-            self.model.end_episodes([env])
+            self.model.add_episode(env, rows)
             return
         if method == "add":
             env = data.draw(st.integers(0, self.num_envs - 1))

@@ -77,6 +77,15 @@ class BufferModel:
                 self.envs[env].add(row)
         self._update_priorities()
 
+    def add_episode(self, env_id, rows):
+        """Adds a whole episode, apart from the steps before and after it."""
+        env = self.envs[env_id]
+        env.end_episode()
+        for row in rows:
+            env.add(row)
+        env.end_episode()
+        self._update_priorities()
+
     def end_episodes(self, env_ids):
         for env in env_ids:
             self.envs[env].end_episode()
@@ -90,8 +99,9 @@ class BufferModel:
     def _update_priorities(self):
         if self.priorities is None:
             return
-        initial = max(self.priorities.values(), default=0) or 1.0
-        self.priorities = {key: self.priorities.get(key, initial) for key in self.all_items()}
+        items = self.all_items()
+        initial = max((self.priorities[key] for key in items if key in self.priorities), default=0) or 1.0
+        self.priorities = {key: self.priorities.get(key, initial) for key in items}
 
     def __len__(self):
         return sum(len(env.stored()) for env in self.envs)

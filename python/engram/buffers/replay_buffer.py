@@ -61,8 +61,8 @@ class ReplayBuffer(ClosedAtBlockEnd):
         transforms: What is computed from the steps when they are sampled: `FrameStack(...)`, `HER(...)`. Default:
             nothing.
         sampler: `selectors.Uniform()`: every item is equally likely. `selectors.Prioritized(exponent)`: in proportion
-            to `priority ** exponent`. When an item can first be sampled, it gets the largest priority that an item of
-            the buffer has then; 1 if none is above 0. `RecentMix(...)`: a part of each batch is from the newest items.
+            to `priority ** exponent`. New items of a call get the largest priority of the items that remain in the
+            buffer; 1 if none is above 0. `RecentMix(...)`: a part of each batch is from the newest items.
         seed: Seed of all random choices. They do not depend on the number of threads. Default: a random one. With a
             file that exists, it has no influence: the random state is that of the file.
         storage: `MappedFile(path)`: the steps are in this file, which can be larger than the memory and outlives the

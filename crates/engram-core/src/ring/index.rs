@@ -191,44 +191,52 @@ impl ItemIndex {
         &mut self,
         ring: &Ring,
         items: &RingItems,
-        envs: impl Iterator<Item = usize>,
+        envs: impl Iterator<Item = usize> + Clone,
     ) {
-        // Computed before the change, so that all new items get the same priority.
-        let initial = self.priorities.as_mut().map_or(0.0, Priorities::initial);
+        let initial = self.remove_priorities(ring, items, envs.clone());
         for env in envs {
             let new = items.starts(ring, env);
-            let slot = self.ranges[env].slot;
-            let old = self.ranges[env].positions();
+            let old_end = self.ranges[env].end;
             let new_range = self.range(ring, env, &new);
             let of_episodes = self.of_episodes;
             if let Some(priorities) = &mut self.priorities {
-                // The rows of `len` slots, of which the first is `offset` slots after `from`.
-                let rows = |from: usize, offset: u64, len: u64| {
-                    (offset..offset + len).map(move |steps| {
-                        #[expect(clippy::cast_possible_truncation, reason = "fewer than `length`")]
-                        let slot = ring.slot_after(from, steps as usize);
-                        ring.row(env, slot)
-                    })
-                };
-                let gone = old.start..new.start.clamp(old.start, old.end);
-                for row in rows(slot, 0, gone.end - gone.start) {
-                    priorities.set(row, NO_ITEM);
-                }
-                // Steps before the first start that were never in a range, because later steps were added in the same
-                // call. Their rows may still be zeroed memory. That is 0.0, not `NO_ITEM` (-0.0): the next buffer in this
-                // memory would read it as an item's priority.
-                for position in old.end.max(ring.oldest(env))..new.start {
-                    priorities.set(ring.row(env, ring.slot(env, position)), NO_ITEM);
-                }
-                let added = old.end.clamp(new.start, new.end)..new.end;
+                let added = old_end.clamp(new.start, new.end)..new.end;
                 let offset = added.start - new.start;
-                for row in rows(new_range.slot, offset, added.end - added.start) {
+                for row in rows_after(ring, env, new_range.slot, offset, added.end - added.start) {
                     let is_item = !of_episodes || ring.begins_episode(row);
                     priorities.set(row, if is_item { initial } else { NO_ITEM });
                 }
             }
             self.set_range(env, new_range);
         }
+    }
+
+    /// Removes the priorities of items that are gone. Returns that of all new items, which depends on those of the items
+    /// that remain.
+    fn remove_priorities(
+        &mut self,
+        ring: &Ring,
+        items: &RingItems,
+        envs: impl Iterator<Item = usize>,
+    ) -> f64 {
+        let Some(priorities) = &mut self.priorities else {
+            return 0.0;
+        };
+        for env in envs {
+            let first = items.starts(ring, env).start;
+            let old = self.ranges[env];
+            let gone = first.clamp(old.first, old.end) - old.first;
+            for row in rows_after(ring, env, old.slot, 0, gone) {
+                priorities.set(row, NO_ITEM);
+            }
+            // Steps before the first start that were never in a range, because later steps were added in the same call.
+            // Their rows may still be zeroed memory. That is 0.0, not `NO_ITEM` (-0.0): the next buffer in this memory
+            // would read it as an item's priority.
+            for position in old.end.max(ring.oldest(env))..first {
+                priorities.set(ring.row(env, ring.slot(env, position)), NO_ITEM);
+            }
+        }
+        priorities.initial()
     }
 
     fn set_range(&mut self, env: usize, new: StartRange) {
@@ -475,6 +483,21 @@ impl ItemIndex {
         }
         Ok(found)
     }
+}
+
+/// The rows of `len` slots of an environment, of which the first is `offset` slots after `slot`.
+fn rows_after(
+    ring: &Ring,
+    env: usize,
+    slot: usize,
+    offset: u64,
+    len: u64,
+) -> impl Iterator<Item = usize> {
+    (offset..offset + len).map(move |steps| {
+        #[expect(clippy::cast_possible_truncation, reason = "fewer than `length`")]
+        let slot = ring.slot_after(slot, steps as usize);
+        ring.row(env, slot)
+    })
 }
 
 /// The key of an item. Keys are never reused, because the positions of an environment increase.
