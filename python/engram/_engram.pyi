@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import disjoint_base
 
+from engram.rate_limiters import AnyRateLimiter
+
 __all__ = [
     "MAX_PRIORITY",
     "REVERB_DESCRIPTORS",
@@ -33,6 +35,7 @@ __all__ = [
     "__version__",
     "after_fork_in_child",
     "check_env_ids",
+    "check_progress",
     "check_unused",
     "flatten",
     "import_reverb",
@@ -53,6 +56,7 @@ REVERB_DESCRIPTORS: bytes  # a FileDescriptorSet
 
 def after_fork_in_child() -> None: ...
 def check_env_ids(env_ids: npt.ArrayLike, num_envs: int) -> None: ...
+def check_progress(limiter: AnyRateLimiter) -> None: ...
 def set_long_wait(seconds: float) -> None: ...
 def set_only_thread_checks(writers: float, calls: float) -> None: ...
 def flatten(tree: Any) -> tuple[list[Any], list[str], str]: ...  # leaves, their names, structure as JSON

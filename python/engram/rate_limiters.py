@@ -5,8 +5,8 @@ Let `I` be the number of items inserted so far, `S` the number of samples drawn 
 * A sample is allowed while `I - D >= min_size` and `I * samples_per_insert - S - 1 >= min_diff`.
 * An insert is allowed while `I + 1 - D <= min_size` or `(I + 1) * samples_per_insert - S <= max_diff`.
 
-Each limiter in this module is a choice of these four parameters. Creating a limiter under which nothing could ever be
-sampled raises an error.
+Each limiter in this module is a choice of these four parameters. Creating a limiter under which inserts and samples
+would block each other forever raises an error.
 """
 
 import math
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, TypeAlias, get_args
 
-from engram import _checks
+from engram import _checks, _engram
 from engram._text import number_text
 from engram.errors import InvalidArgumentError
 
@@ -30,7 +30,9 @@ class RateLimiter:
         min_size: Minimum number of items in the table before sampling starts. At least 1.
         min_diff: Minimum of `I * samples_per_insert - S`. With `-inf`, samples do not wait for inserts.
         max_diff: Maximum of `I * samples_per_insert - S`, which only inserts up to `min_size` items may exceed. With
-            `inf`, inserts never wait.
+            `inf`, inserts never wait. If both are finite, inserts and samples would block each other forever in a
+            range that is too small. `min_diff + 1 + samples_per_insert` is always large enough; with
+            `samples_per_insert` = p / q, a range of `(p + q - 1) / q` that begins at a multiple of `1 / q` is, too.
     """
 
     kind: ClassVar[str] = "RateLimiter"
@@ -48,7 +50,16 @@ class RateLimiter:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        _check_can_sample(self)
+        low, high = self.min_diff, self.max_diff
+        if low > high:
+            raise InvalidArgumentError(
+                f"`min_diff` must be at most `max_diff`; got {number_text(low)} and {number_text(high)}"
+            )
+        if low == math.inf:
+            raise InvalidArgumentError(
+                "`min_diff` must be less than infinity, or nothing could ever be sampled; got inf"
+            )
+        _engram.check_progress(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,28 +232,3 @@ def _error_buffer(value: object) -> float | tuple[float, float]:
         _checks.number("`error_buffer[0]`", value[0]),
         _checks.number("`error_buffer[1]`", value[1]),
     )
-
-
-def _check_can_sample(limiter: RateLimiter) -> None:
-    """Rejects a limiter under which the first sample could never happen.
-
-    Before the first sample, inserts stop at the larger of `min_size` and what `max_diff` allows. The first sample must
-    be possible then.
-    """
-    ratio, low, high = limiter.samples_per_insert, limiter.min_diff, limiter.max_diff
-    if low > high:
-        raise InvalidArgumentError(
-            f"`min_diff` must be at most `max_diff`; got {number_text(low)} and {number_text(high)}"
-        )
-    inserts = high / ratio
-    if math.isfinite(inserts):
-        inserts = math.floor(inserts)
-    largest = ratio * max(limiter.min_size, inserts)  # value of `I * samples_per_insert - S`
-    if low == math.inf:
-        raise InvalidArgumentError("`min_diff` must be less than infinity, or nothing could ever be sampled; got inf")
-    if largest - 1 < low:
-        raise InvalidArgumentError(
-            f"`min_diff` must be at most {number_text(largest - 1)} with this `samples_per_insert`, `min_size` and "
-            f"`max_diff`, or nothing could ever be sampled; got {number_text(low)}; lower `min_diff` or raise "
-            "`max_diff`"
-        )

@@ -1,5 +1,6 @@
 """The store: a set of named tables in this process."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Literal, NoReturn, Self
@@ -16,6 +17,8 @@ __all__ = ["Store"]
 
 _MAX_SYNC_INTERVAL = 60.0
 """Maximum of `sync_interval`, in seconds."""
+
+_LOG = logging.getLogger("engram")
 
 
 class Store(TableStore):
@@ -119,6 +122,7 @@ class Store(TableStore):
         )
         store = cls.__new__(cls)
         store._initialize(native, notes)  # noqa: SLF001, its own
+        store._warn_of_limiters(store.tables)  # noqa: SLF001, its own
         if checkpoint_interval is not None or checkpoint_bytes is not None:
             journaled = durability != "none"
             thread = CheckpointThread(store, checkpoint_interval, checkpoint_bytes, journaled=journaled)
@@ -172,7 +176,17 @@ class Store(TableStore):
         _checks.function("`progress`", progress)
         names, notes = self._native.restore(_checks.path("`path`", path), options, progress)
         self.notes += tuple(notes)
+        self._warn_of_limiters(names)
         return tuple(names)
+
+    def _warn_of_limiters(self, names: Iterable[str]) -> None:
+        """Warns of rate limiters that earlier releases and dm-reverb accept."""
+        infos = self.info()
+        for name in names:
+            try:
+                _engram.check_progress(infos[name].rate_limiter)
+            except InvalidArgumentError as error:
+                _LOG.warning("rate limiter of table `%s`: %s, with `set_rate_limiter`", name, error)
 
     def close(self) -> None:
         """Ends all waiting calls with `ClosedError` and releases all tables. Can be called more than once.

@@ -445,11 +445,13 @@ class TableStore(ClosedAtBlockEnd):
             rate_limiter: The new limiter, one of `engram.rate_limiters`.
 
         Raises:
-            InvalidArgumentError: Nothing could ever be sampled under this limiter.
+            InvalidArgumentError: `min_size` is above the table's `max_size`, or inserts and samples would block each
+                other forever.
             UnknownTableError: There is no table of this name.
             ClosedError: The store is closed.
         """
         _checks.instance_of("`rate_limiter`", rate_limiter, AnyRateLimiter, "one of engram.rate_limiters")
+        _engram.check_progress(rate_limiter)
         self._native.set_rate_limiter(table, rate_limiter)
 
     def checkpoint(self) -> Checkpoint:

@@ -1,6 +1,7 @@
 """Rate limiters: their limits as the info of a table states them, and invalid arguments."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -106,6 +107,17 @@ def test_a_range_that_may_block_without_end_causes_a_warning(caplog):
         "both inserts and samples may block forever."
     )
     assert caplog.messages == [text]
+
+
+def test_limits_that_block_both_sides_cause_a_warning():
+    text = (
+        "`max_diff` must be at least 2 with `samples_per_insert` = 2 and `min_diff` = 0, or inserts and samples would "
+        "block each other forever; got 1; raise `max_diff` to 2, or lower `min_diff` to -1; Reverb accepts this rate "
+        "limiter, too"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(text)}$"):
+        limiter = rate_limiters.RateLimiter(2, 1, 0, 1)
+    assert limits(limiter) == (2.0, 1, 0.0, 1.0)
 
 
 def test_rate_limiter_checks_its_arguments():

@@ -263,3 +263,30 @@ def test_a_limiter_that_stays_must_fit_the_new_size(tmp_path):
         Store.open(tmp_path, [Table("t", max_size=50)])
     with Store.open(tmp_path, [Table("t", max_size=50, rate_limiter=rate_limiters.MinSize(2))]) as store:
         assert store.info()["t"].rate_limiter == rate_limiters.MinSize(2)
+
+
+def test_a_store_whose_limiter_blocks_both_sides_opens_with_a_warning(tmp_path, caplog):
+    limiter = rate_limiters.from_native("RateLimiter", 2.0, 1, 0.0, 1.0)  # as earlier releases accepted it
+    with Store.open(tmp_path / "a", [Table("t", rate_limiter=limiter)]) as store:
+        store.insert({"x": 1}, {"t": 1.0})
+    text = (
+        "rate limiter of table `t`: `max_diff` must be at least 2 with `samples_per_insert` = 2 and `min_diff` = 0, or "
+        "inserts and samples would block each other forever; got 1; raise `max_diff` to 2, or lower `min_diff` to -1, "
+        "with `set_rate_limiter`"
+    )
+    caplog.clear()
+    with Store.open(tmp_path / "a") as store:
+        assert caplog.messages == [text]
+        store.set_rate_limiter("t", rate_limiters.RateLimiter(2.0, 1, 0.0, 2.0))
+        restoring = Store([])
+    caplog.clear()
+    with Store.open(tmp_path / "a", [Table("t", rate_limiter=rate_limiters.Queue(1))]):
+        assert caplog.messages == []
+    with Store.open(tmp_path / "b", [Table("t", rate_limiter=limiter)]):
+        caplog.clear()
+    assert restoring.restore(tmp_path / "b") == ("t",)
+    assert caplog.messages == [text]
+    caplog.clear()
+    [shard, _] = engram.resharding.reshard([tmp_path / "b"], into=2, output=tmp_path / "c").directories
+    with Store.open(shard):
+        assert caplog.messages == [text]

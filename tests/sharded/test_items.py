@@ -210,3 +210,7 @@ def test_a_limit_that_is_too_small_cannot_be_divided():
     table = Table("t", rate_limiter=rate_limiters.SampleToInsertRatio(4.0, 1, 4.0))
     with pytest.raises(engram.errors.InvalidArgumentError, match="table `t` cannot be divided over 3 shards: "):
         divide(table, 3)
+    table = Table("t", rate_limiter=rate_limiters.RateLimiter(2.0, 6, 0, 3))
+    text = r"table `t` cannot be divided over 3 shards: `max_diff` must be at least 2 .*got 1; raise `max_diff` to 2"
+    with pytest.raises(engram.errors.InvalidArgumentError, match=text):
+        divide(table, 3)

@@ -278,7 +278,24 @@ def test_bad_limiters_are_rejected(open_store):
     text = "rate limiter MinSize of table `t`: `min_size` must be at most the table's `max_size`, 5; got 6"
     with raises(InvalidArgumentError, text):
         store.set_rate_limiter("t", rate_limiters.MinSize(6))
+    blocking = rate_limiters.from_native("RateLimiter", 2.0, 1, 0.0, 1.0)  # as earlier releases accepted it
+    with pytest.raises(InvalidArgumentError, match="or inserts and samples would block each other forever; got 1"):
+        store.set_rate_limiter("t", blocking)
     assert store.info()["t"].rate_limiter == rate_limiters.MinSize(1)
+
+
+def test_a_server_rejects_limiters_that_block_both_sides():
+    blocking = rate_limiters.from_native("RateLimiter", 2.0, 1, 0.0, 1.0)
+    with engram.Server([Table("t")]) as server, engram.Client(server.address) as client:
+        for call in (
+            lambda: client.create_table(Table("u", rate_limiter=blocking)),
+            lambda: client._native.set_rate_limiter("t", blocking),
+        ):
+            with pytest.raises(
+                InvalidArgumentError, match="would block each other forever; got 1; raise `max_diff` to 2"
+            ):
+                call()
+        assert client.tables == ["t"]
 
 
 def test_calls_of_a_closed_store_raise(open_store):

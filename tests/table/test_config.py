@@ -6,6 +6,7 @@ import math
 import pickle
 import re
 import typing
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -320,11 +321,12 @@ def test_bad_ratios_are_rejected(arguments, text):
     check_rejected(lambda: SampleToInsertRatio(*arguments), text)
 
 
-NEVER = (
-    "`min_diff` must be at most {} with this `samples_per_insert`, `min_size` and `max_diff`, or nothing could ever be "
-    "sampled; got {}; "
-    "lower `min_diff` or raise `max_diff`"
-)
+def blocking(ratio, low, high, got):
+    return (
+        f"`max_diff` must be at least {high[0]} with `samples_per_insert` = {ratio} and `min_diff` = {low[0]}, or "
+        f"inserts and samples would block each other forever; got {got}; raise `max_diff` to {high[0]}, or lower "
+        f"`min_diff` to {low[1]}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -337,11 +339,13 @@ NEVER = (
         ((1, 1, "0", 1), "`min_diff` must be a number; got '0' (str)"),
         ((1, 1, 0, None), "`max_diff` must be a number; got None"),
         ((1, 1, 2, 1), "`min_diff` must be at most `max_diff`; got 2 and 1"),
-        ((1, 5, 5, 5), NEVER.format(4, 5)),
-        ((0.5, 1, 0, 0.5), NEVER.format(-0.5, 0)),
-        ((2, 3, 6, 7), NEVER.format(5, 6)),
-        ((1, 1_000_000, 1_000_000, 1_000_000), NEVER.format(999999, 1000000)),
         ((1, 1, INF, INF), "`min_diff` must be less than infinity, or nothing could ever be sampled; got inf"),
+        ((1, 5, 5, 5), blocking(1, (5, 4), [6], 5)),
+        ((2, 1, 0, 1), blocking(2, (0, -1), [2], 1)),
+        ((0.5, 1, 0, 0.5), blocking(0.5, (0, -0.5), [1], 0.5)),
+        ((2, 3, 6, 7), blocking(2, (6, 5), [8], 7)),
+        ((1 / 3, 1, 0, 0.9), blocking(1 / 3, (0, -1 / 2), [1], 0.9)),
+        ((1, 1_000_000, 1_000_000, 1_000_000), blocking(1, (1000000, 999999), [1000001], 1000000)),
     ],
 )
 def test_bad_rate_limiters_are_rejected(arguments, text):
@@ -349,29 +353,61 @@ def test_bad_rate_limiters_are_rejected(arguments, text):
 
 
 def test_rate_limiters_at_the_limit_are_allowed():
-    assert RateLimiter(1, 5, 4, 4).max_diff == 4
+    assert RateLimiter(1, 5, 4, 5).max_diff == 5
+    assert RateLimiter(2, 1, 0, 2).max_diff == 2
+    assert RateLimiter(1 / 3, 1, 0, 1).max_diff == 1
     assert RateLimiter(1, 1, -INF, -INF).max_diff == -INF
     assert RateLimiter(1e-300, 1, 0, 1e300).min_diff == 0
+    assert Queue(1).max_diff == 1
+
+
+def can_block(ratio, min_size, low, high):
+    """Searches the states that can be reached for one that allows neither an insert nor a sample."""
+    states, todo = set(), [(0, Fraction(0))]
+    while todo:
+        size, diff = todo.pop()
+        if (size, diff) in states:
+            continue
+        states.add((size, diff))
+        following = []
+        if size < min_size or diff + ratio <= high:
+            following.append((min(size + 1, min_size), diff + ratio))
+        if size == min_size and diff - 1 >= low:
+            following.append((size, diff - 1))
+        if not following:
+            return True
+        todo += following
+    return False
 
 
 @given(
-    ratio=st.sampled_from([0.25, 0.5, 1.0, 1.5, 3.0]),
+    ratio=st.builds(Fraction, st.integers(1, 6), st.sampled_from([1, 2, 4])),
     min_size=st.integers(1, 6),
-    low=st.integers(-8, 24).map(lambda n: n / 2),
-    width=st.integers(0, 16).map(lambda n: n / 2),
+    low=st.integers(-32, 96).map(lambda n: Fraction(n, 8)),
+    width=st.integers(0, 64).map(lambda n: Fraction(n, 8)),
 )
-def test_a_limiter_is_rejected_if_and_only_if_nothing_can_be_sampled(ratio, min_size, low, width):
-    high = low + width
-    inserts = 0
-    while inserts + 1 <= min_size or (inserts + 1) * ratio <= high:
-        inserts += 1
-    opens = inserts >= min_size and inserts * ratio - 1 >= low
+def test_a_limiter_is_rejected_if_and_only_if_both_sides_can_block_each_other(ratio, min_size, low, width):
     try:
-        RateLimiter(ratio, min_size, low, high)
+        RateLimiter(float(ratio), min_size, float(low), float(low + width))
     except InvalidArgumentError:
-        assert not opens
+        assert can_block(ratio, min_size, low, low + width)
     else:
-        assert opens
+        assert not can_block(ratio, min_size, low, low + width)
+
+
+@given(
+    ratio=st.builds(Fraction, st.integers(1, 7), st.sampled_from([3, 5, 7])),
+    min_size=st.integers(1, 4),
+    low=st.integers(-4, 8),
+    width=st.integers(0, 64).map(lambda n: Fraction(2 * n + 1, 30)),
+)
+def test_ratios_that_floats_round_are_taken_as_fractions(ratio, min_size, low, width):
+    try:
+        RateLimiter(float(ratio), min_size, low, float(low + width))
+    except InvalidArgumentError:
+        assert can_block(ratio, min_size, low, low + width)
+    else:
+        assert not can_block(ratio, min_size, low, low + width)
 
 
 # --- errors --------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 //! Rate limiters: how far inserts and samples may get ahead of each other.
 
 mod allowed;
+mod blocking;
 mod reasons;
 
 use std::cmp::Ordering;

@@ -50,6 +50,13 @@ impl From<LimiterConfig> for RateLimits {
     }
 }
 
+/// Raises an `InvalidArgumentError` if inserts and samples would block each other forever.
+#[pyfunction]
+pub(crate) fn check_progress(py: Python<'_>, limiter: LimiterConfig) -> PyResult<()> {
+    let checked = RateLimits::from(limiter).check_progress();
+    checked.map_err(|error| errors::to_py(py, &error))
+}
+
 impl TableConfig<'_> {
     /// The table's own seed, if it has one.
     pub(crate) fn seed(&self) -> Option<u64> {

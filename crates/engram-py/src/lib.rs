@@ -93,6 +93,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<writer::Writer>()?;
     module.add_class::<stream::PyStream>()?;
     module.add_function(wrap_pyfunction!(buffer_env_ids::check_env_ids, module)?)?;
+    module.add_function(wrap_pyfunction!(config::check_progress, module)?)?;
     module.add_function(wrap_pyfunction!(gil::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(reverb_import::import_reverb, module)?)?;
     module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;

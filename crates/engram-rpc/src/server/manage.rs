@@ -43,7 +43,9 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
         Call::Create(options) => {
             table_names::check_length(&options.name)?;
             check_signature_size(&options)?;
-            engine.create_table(decode_options(options, state.next_seed())?)?;
+            let options = decode_options(options, state.next_seed())?;
+            options.limits.check_progress()?;
+            engine.create_table(options)?;
             engine.until_durable().await?;
             done()
         }
@@ -55,7 +57,9 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
             done()
         }
         Call::SetLimits(pb::SetLimits { table, limits }) => {
-            table_names::find_table(engine, &table)?.set_limits(decode_limits(limits)?)?;
+            let limits = decode_limits(limits)?;
+            limits.check_progress()?;
+            table_names::find_table(engine, &table)?.set_limits(limits)?;
             engine.until_durable().await?;
             done()
         }

@@ -9,14 +9,18 @@ Every limiter is a choice of these four numbers. A limiter belongs to one table.
 """
 
 import logging
+import math
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
 
+from engram import _engram
 from engram import rate_limiters as native
 from engram._text import number_text
 from engram.compat.reverb import _arguments
+from engram.errors import InvalidArgumentError
 
 __all__ = ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
 
@@ -42,8 +46,9 @@ class RateLimiter:
 
         Raises:
             TypeError: `min_size_to_sample` is not an integer, or another argument is not a number.
-            ValueError: A number is NaN or out of range, `min_diff` is above `max_diff`, or no item could ever be
-                sampled.
+            ValueError: A number is NaN or out of range, `min_diff` is infinite, or it is above `max_diff`.
+
+        As in Reverb, inserts and samples may block each other forever. Then a warning states which numbers would not.
         """
         self._samples_per_insert = _arguments.number("samples_per_insert", samples_per_insert)
         self._min_size_to_sample = _arguments.integer("min_size_to_sample", min_size_to_sample)
@@ -57,7 +62,15 @@ class RateLimiter:
         self._table: str | None = None
 
     def _as_native(self) -> native.AnyRateLimiter:
-        return native.RateLimiter(self._samples_per_insert, self._min_size_to_sample, self._min_diff, self._max_diff)
+        numbers = (self._samples_per_insert, self._min_size_to_sample, self._min_diff, self._max_diff)
+        if self._min_diff <= self._max_diff and self._min_diff < math.inf:
+            limiter = native.from_native("RateLimiter", *numbers)
+            try:
+                _engram.check_progress(limiter)
+            except InvalidArgumentError as error:
+                warnings.warn(f"{error}; Reverb accepts this rate limiter, too", stacklevel=3)
+            return limiter
+        return native.RateLimiter(*numbers)  # raises an error
 
     def _claim(self, table: str) -> None:
         """Records the table that this limiter belongs to."""
