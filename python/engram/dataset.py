@@ -113,8 +113,9 @@ class Dataset(Generic[T]):
                 there was none. `None` waits forever; but a wait for a `Store` in the only thread of a process, where
                 nothing can be inserted meanwhile, raises `UnsatisfiableError` after 5 s. Less than 0.5 s becomes 0.5 s
                 while items are available or in flight: with 0, the iteration yields what is available without waiting
-                for an insert. A server that does not reply in time when an iteration begins raises
-                `DeadlineExceededError`, and so does a durable server that does not confirm the last items.
+                for an insert. A server that cannot be reached raises `UnavailableError`. One that does not reply in
+                time when an iteration begins raises `DeadlineExceededError`, and so does a durable server that does not
+                confirm the last items.
             pad: Pad shorter items with zeros instead of yielding ragged columns.
             hold: Acknowledge a batch when the next one is requested or the iterator is closed, instead of when it is
                 yielded: if the reader's process dies, the items return to the table. They also return if a batch from a
@@ -207,6 +208,7 @@ class Dataset(Generic[T]):
                         continue
                     if poll_interval is None or is_late or is_complete:
                         if is_late:
+                            self._check_connection()
                             close_timeout, durability_timeout = self._late_close_timeouts()
                         break
                     yield None
@@ -252,6 +254,12 @@ class Dataset(Generic[T]):
             finally:
                 if stream in self._open_streams:  # False if Ctrl-C struck before it was added
                     self._open_streams.remove(stream)
+
+    def _check_connection(self) -> None:
+        """Raises an error if no batch arrived in time because the server cannot be reached."""
+        failure = self._store._native.connect_failure()  # noqa: SLF001, the store's native object
+        if failure is not None:
+            raise UnavailableError(f"table `{self._table}`: no batch within {self._timeout:g} s (`timeout`): {failure}")
 
     def _late_close_timeouts(self) -> tuple[float, float | None]:
         """Seconds to wait for the server and for durability when closing after the iteration's timeout has passed."""

@@ -63,7 +63,7 @@ impl LongWait {
 }
 
 /// Logs a warning with Python's logger of the package.
-fn log(py: Python<'_>, text: &str) -> PyResult<()> {
+pub(crate) fn log(py: Python<'_>, text: &str) -> PyResult<()> {
     let logger = py
         .import("logging")?
         .call_method1("getLogger", ("engram",))?;

@@ -71,10 +71,11 @@ pub(crate) fn sample_remote(
     let batch = finish(py, (&tables, &table, n), receive(ticket), deadline, None)?;
     batch.ok_or_else(|| {
         let text = format!(
-            "the server at {} did not reply within {} s to a request for {} of table `{table}`",
+            "the server at {} did not reply within {} s to a request for {} of table `{table}`{}",
             remote.client.address(),
             timeout.seconds(),
-            count(n, "sample")
+            count(n, "sample"),
+            remote.connect_failure_note()
         );
         errors::to_py(py, &Error::DeadlineExceeded(text))
     })

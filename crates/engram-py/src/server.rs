@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{ForkGuard, detached};
+use crate::long_wait;
 use crate::native_readers;
 use crate::store::Store;
 
@@ -73,6 +74,12 @@ impl PyServer {
             lease_timeout: Duration::try_from_secs_f64(lease_timeout).unwrap_or(MAX_LEASE_TIMEOUT),
             seed: store.seed(),
             shard_id,
+            log: |text| {
+                // In a thread of its own: the caller must not wait for the GIL, because the thread that has it may wait
+                // for the server to close. Without a thread or an interpreter, there is no one to inform.
+                let log = move || Python::try_attach(|py| long_wait::log(py, &text));
+                let _ = std::thread::Builder::new().spawn(log);
+            },
             ..ServerOptions::default()
         };
         let server = detached(py, || Server::start(Arc::clone(&engine), options))?;

@@ -511,6 +511,19 @@ impl Store {
         )
     }
 
+    /// Why the server cannot be reached, while a call is still connecting to it; otherwise None.
+    fn connect_failure(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        Ok(match self.tables(py)? {
+            Tables::Local(_) => None,
+            Tables::Remote(remote) => remote.client.connect_failure().map(|why| {
+                format!(
+                    "the server at {} cannot be reached: {why}",
+                    remote.client.address()
+                )
+            }),
+        })
+    }
+
     /// Returns a dict per table, for `engram.TableInfo`. `timeout` limits the wait for a server, in seconds.
     #[pyo3(signature = (timeout = None))]
     fn info<'py>(

@@ -175,12 +175,19 @@ impl RemoteTables {
         self.no_reply(py, timeout, &format!("the options of table `{table}`"))
     }
 
+    /// Why the server cannot be reached, for an error text; empty unless a call is connecting to it.
+    pub(crate) fn connect_failure_note(&self) -> String {
+        let why = self.client.connect_failure();
+        why.map_or_else(String::new, |why| format!(": it cannot be reached: {why}"))
+    }
+
     /// The error if the server does not reply in time.
     fn no_reply(&self, py: Python<'_>, timeout: Timeout, what: &str) -> PyErr {
         let text = format!(
-            "the server at {} did not reply within {} s to a request for {what}",
+            "the server at {} did not reply within {} s to a request for {what}{}",
             self.client.address(),
-            (timeout.seconds() * 1e3).round() / 1e3
+            (timeout.seconds() * 1e3).round() / 1e3,
+            self.connect_failure_note()
         );
         errors::to_py(py, &Error::DeadlineExceeded(text))
     }

@@ -4,6 +4,7 @@ mod changes;
 mod confirmation;
 mod connect;
 mod connect_errors;
+mod connect_failures;
 mod connection;
 mod failover;
 mod management_calls;
@@ -368,6 +369,12 @@ impl Client {
             }
             _ => None,
         })
+    }
+
+    /// Why the server cannot be reached, while a call is still connecting to it; otherwise `None`.
+    #[must_use]
+    pub fn connect_failure(&self) -> Option<String> {
+        self.connector.connect_failure()
     }
 
     /// Returns why a table blocks calls now, or why the server cannot be reached. `reason` returns the reason that the

@@ -1,6 +1,7 @@
 //! Server and client of a store over the network. `docs/protocol.md` specifies the protocol.
 
 pub mod client;
+mod file_limit;
 pub mod server;
 pub mod wire;
 

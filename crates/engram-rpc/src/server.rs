@@ -3,6 +3,7 @@
 //! The server has its own Tokio runtime, which serves all connections. Each stream is a task. Calls of the engine are
 //! short and run in that task; calls that wait are tickets that the task awaits.
 
+mod accept_failures;
 mod auth;
 mod change;
 mod connection;

@@ -355,6 +355,11 @@ class ShardedNative:
         self._all(lambda store: store.reset(table))
         self._tables.forget_totals()
 
+    def connect_failure(self) -> str | None:
+        """Why the first shard cannot be reached, while calls are still connecting to all of them; otherwise None."""
+        failures = [store.connect_failure() for store in self._stores]
+        return failures[0] if all(failures) else None
+
     def info(self, timeout: float | None = None) -> list[dict[str, Any]]:
         """Merges the infos of the shards that can be reached."""
         return merge_infos(self.each(lambda store: store.info(timeout)), self._name)

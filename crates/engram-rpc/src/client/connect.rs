@@ -18,6 +18,7 @@ use super::connect_errors::{
     NO_CONNECTION, NO_RESPONSE, Peer, describe_call_failure, describe_open_failure,
     describe_tls_failure, is_tls_failure, join_causes,
 };
+use super::connect_failures::ConnectFailures;
 use super::connection::{BearerToken, Connection, GrpcClient};
 use super::failover::Failover;
 use super::options::ClientOptions;
@@ -43,6 +44,7 @@ pub(crate) struct Connector {
     /// All shards of the same tables, this one included. Empty if the tables are not sharded.
     pub(super) peers: RwLock<Vec<Weak<Connector>>>,
     pub(crate) failover: Failover,
+    failures: ConnectFailures,
 }
 
 /// First delay between two attempts; doubled after each, up to [`MAX_RETRY_DELAY`].
@@ -77,6 +79,7 @@ impl Connector {
             shard: ShardId::default(),
             peers: RwLock::default(),
             failover: Failover::default(),
+            failures: ConnectFailures::default(),
         })
     }
 
@@ -155,6 +158,7 @@ impl Connector {
         let mut latest = (self.latest_response(since)).max(Instant::now() + MIN_ATTEMPT_TIME);
         let mut delay = FIRST_RETRY_DELAY;
         let mut recognised = None;
+        let attempts = self.failures.begin();
         loop {
             let target = self.target();
             let attempt = tokio::select! {
@@ -183,6 +187,7 @@ impl Connector {
                 // program.
                 Err(AttemptError::Closed(why)) => recognised.clone().unwrap_or(why),
             };
+            attempts.record(&reason);
             if Instant::now() + delay > deadline {
                 self.set_unreachable();
                 return Err(self.unreachable(&reason));
@@ -201,6 +206,12 @@ impl Connector {
             self.address(),
             self.options.reconnect_timeout.as_secs_f64()
         ))
+    }
+
+    /// Why the last attempt to connect failed, while others follow; `None` if no connection is being opened, or none has
+    /// failed.
+    pub(crate) fn connect_failure(&self) -> Option<String> {
+        self.failures.reason()
     }
 
     /// Makes one attempt to connect, until `latest`.

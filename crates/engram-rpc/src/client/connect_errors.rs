@@ -6,6 +6,7 @@ use std::io;
 use tonic::Status;
 
 use super::transport::OpenError;
+use crate::file_limit;
 
 /// The reason if no connection was opened in time.
 pub(super) const NO_CONNECTION: &str =
@@ -48,34 +49,57 @@ impl Peer {
 
 /// Describes why no connection could be opened.
 pub(super) fn describe_open_failure(error: &OpenError) -> String {
-    let kind = match error {
-        OpenError::UnknownHost => return "the host name cannot be resolved".into(),
-        OpenError::Io(error) => error.kind(),
-    };
-    match kind {
-        io::ErrorKind::ConnectionRefused => {
-            "connection refused (is it running? is the port right?)".into()
+    match error {
+        OpenError::UnknownHost(why) => {
+            let why = why.to_string();
+            let why = why.rsplit_once(": ").map_or(&*why, |(_, why)| why);
+            format!("the host name cannot be resolved ({why})")
         }
-        io::ErrorKind::NotFound => "the socket does not exist (is the server running?)".into(),
+        OpenError::Io(error) => describe_io(error),
+    }
+}
+
+/// Describes an error of the operating system with its name, and with what to do if it is not about the peer.
+fn describe_io(error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            return "connection refused (is it running? is the port right?)".into();
+        }
+        io::ErrorKind::NotFound => {
+            return "the socket does not exist (is the server running?)".into();
+        }
         io::ErrorKind::ConnectionReset
         | io::ErrorKind::BrokenPipe
-        | io::ErrorKind::UnexpectedEof => "it closed the connection".into(),
-        io::ErrorKind::Other => "the connection failed".into(),
-        // A plain text, for example "host unreachable".
-        other => other.to_string(),
-    }
+        | io::ErrorKind::UnexpectedEof => return "it closed the connection".into(),
+        io::ErrorKind::PermissionDenied => "; may this user use the socket?",
+        _ => file_limit::advice(error),
+    };
+    format!("{error}{advice}")
 }
 
 /// Describes why a call failed on an open connection.
 pub(super) fn describe_call_failure(status: &Status) -> String {
     if status.message().contains("mapped from HTTP status code") {
         "a web server listens there, not an Engram server; is the port right?".into()
-    } else if status.source().is_some() {
-        "it closed the connection".into()
+    } else if let Some(source) = status.source() {
+        system_error(source).map_or_else(|| "it closed the connection".into(), describe_io)
     } else {
         // The server's text.
         status.message().into()
     }
+}
+
+/// The error of the operating system among an error and its causes.
+fn system_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a io::Error> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let found = error.downcast_ref::<io::Error>();
+        if found.is_some_and(|found| found.raw_os_error().is_some()) {
+            return found;
+        }
+        cause = error.source();
+    }
+    None
 }
 
 /// Describes why a TLS handshake failed. `name` is the one that the server's certificate must have.
@@ -156,7 +180,25 @@ pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Peer, describe_tls_failure};
+    use std::io;
+
+    use super::{OpenError, Peer, describe_open_failure, describe_tls_failure};
+
+    #[test]
+    fn errors_of_the_system_are_named() {
+        let describe =
+            |code| describe_open_failure(&OpenError::Io(io::Error::from_raw_os_error(code)));
+        assert_eq!(
+            describe(24),
+            "Too many open files (os error 24); close some files, or raise the limit of open files (`ulimit -n`)"
+        );
+        assert_eq!(
+            describe(13),
+            "Permission denied (os error 13); may this user use the socket?"
+        );
+        let reset = OpenError::Io(io::ErrorKind::ConnectionReset.into());
+        assert_eq!(describe_open_failure(&reset), "it closed the connection");
+    }
 
     #[test]
     fn programs_are_recognised_by_their_first_bytes() {

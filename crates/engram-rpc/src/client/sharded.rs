@@ -186,7 +186,12 @@ impl ShardedTables {
         let table = &request.table;
         let late = self.with_totals(table, |totals| totals.older_than(max_age));
         let late: Vec<_> = (late.into_iter())
-            .map(|shard| format!("{shard} (at {})", self.clients[shard].address()))
+            .map(|shard| {
+                let client = &self.clients[shard];
+                let why = client.connect_failure();
+                let why = why.map_or_else(String::new, |why| format!(", cannot be reached: {why}"));
+                format!("{shard} (at {}{why})", client.address())
+            })
             .collect();
         Error::DeadlineExceeded(format!(
             "table `{table}`: no reply of shards {} in {} s (`timeout`)",

@@ -82,7 +82,7 @@ enum Socket {
 /// Why no byte stream could be opened.
 pub(crate) enum OpenError {
     /// The host name has no address.
-    UnknownHost,
+    UnknownHost(io::Error),
     Io(io::Error),
 }
 
@@ -96,9 +96,11 @@ impl ObservedStream {
 
     /// Connects to a TCP address, `host:port`.
     pub(crate) async fn open_tcp(address: &str) -> Result<Self, OpenError> {
-        let Ok(resolved) = lookup_host(address).await else {
-            return Err(OpenError::UnknownHost);
-        };
+        let resolved = lookup_host(address).await;
+        let resolved = resolved.map_err(|error| match error.raw_os_error() {
+            Some(_) => OpenError::Io(error),
+            None => OpenError::UnknownHost(error),
+        })?;
         let socket = connect_to_first(resolved, TcpStream::connect).await?;
         socket.set_nodelay(true).map_err(OpenError::Io)?;
         Ok(Self::new(Socket::Tcp(socket)))
@@ -125,6 +127,10 @@ impl ObservedStream {
     }
 }
 
+fn no_address() -> OpenError {
+    OpenError::UnknownHost(io::Error::other("it has no address"))
+}
+
 /// Connects to the address of a host that answers first. Tries the next address whenever one fails or does not answer
 /// soon, so that an address that never answers does not hide the others.
 async fn connect_to_first<T, F: Future<Output = io::Result<T>>>(
@@ -145,7 +151,7 @@ async fn connect_to_first<T, F: Future<Output = io::Result<T>>>(
             Ok(Some(Ok(socket))) => return Ok(socket),
             Ok(Some(Err(error))) => failure = Some(OpenError::Io(error)),
             Err(_) if !is_last || failure.is_none() => {}
-            Ok(None) | Err(_) => return Err(failure.unwrap_or(OpenError::UnknownHost)),
+            Ok(None) | Err(_) => return Err(failure.unwrap_or_else(no_address)),
         }
     }
 }
@@ -238,7 +244,7 @@ mod tests {
         });
         connected.await.map_err(|error| match error {
             OpenError::Io(error) => error.kind(),
-            OpenError::UnknownHost => io::ErrorKind::AddrNotAvailable,
+            OpenError::UnknownHost(_) => io::ErrorKind::AddrNotAvailable,
         })
     }
 

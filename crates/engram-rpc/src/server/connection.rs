@@ -15,10 +15,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
+use super::accept_failures::AcceptFailures;
 use super::counters::{OpenCounter, OpenGuard};
-
-/// Pause after a connection could not be accepted, for example because too many files are open.
-pub(super) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Wraps accepted connections. Each is closed unless an authenticated call arrives within `first_call_timeout`.
 pub(super) fn accept_connections<IO>(
@@ -27,6 +25,7 @@ pub(super) fn accept_connections<IO>(
     counter: Arc<OpenCounter>,
     reply_budget: ReplyBudget,
     first_call_timeout: Duration,
+    failures: AcceptFailures,
 ) -> impl Stream<Item = io::Result<Connection<IO>>> {
     incoming.then(move |accepted| {
         let accepted = accepted.map(|io| (address(&io), io));
@@ -42,12 +41,16 @@ pub(super) fn accept_connections<IO>(
             first_call_timer: None,
             _open: counter.begin(),
         });
+        let failures = failures.clone();
         async move {
-            // Without this pause, the transport would try again at once.
-            if connection.is_err() {
-                sleep(ACCEPT_RETRY_DELAY).await;
+            match connection {
+                Ok(connection) => Ok(connection),
+                Err(error) => {
+                    // Without this pause, the transport would try again at once.
+                    failures.pause(&error).await;
+                    Err(error)
+                }
             }
-            connection
         }
     })
 }

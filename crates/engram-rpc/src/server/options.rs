@@ -33,6 +33,8 @@ pub struct ServerOptions {
     pub seed: u64,
     /// Id of the server among those that tables are sharded over, from 1 to 1023. 0: none.
     pub shard_id: u16,
+    /// Logs a warning. Must not wait for the server.
+    pub log: fn(String),
 }
 
 /// The TLS options of a server.
@@ -61,6 +63,7 @@ impl Default for ServerOptions {
             max_unread_bytes: 1 << 30,
             seed: 0,
             shard_id: 0,
+            log: |_| {},
         }
     }
 }

@@ -19,6 +19,7 @@ use tonic::transport::{Certificate, Identity, Server as Transport, ServerTlsConf
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use super::accept_failures::AcceptFailures;
 use super::auth::TokenCheck;
 use super::connection::{accept_connections, tcp_address, unix_address};
 use super::listeners::Listeners;
@@ -58,6 +59,7 @@ pub(super) struct ServerRuntime {
     metrics_endpoint: MetricsEndpoint,
     first_call_timeout: Duration,
     max_unread_bytes: u64,
+    log: fn(String),
     shutdown: ShutdownSignal,
 }
 
@@ -95,6 +97,7 @@ impl ServerRuntime {
             metrics_endpoint,
             first_call_timeout,
             max_unread_bytes: options.max_unread_bytes,
+            log: options.log,
             shutdown,
         })
     }
@@ -116,6 +119,7 @@ impl ServerRuntime {
 
     async fn serve(mut self, listeners: Listeners, started: &Sender<io::Result<()>>) {
         let _close_on_fork = listeners.close_on_fork;
+        let failures = AcceptFailures::new(listeners.address, self.log);
         let register_listeners = || {
             let (unix, socket_file) = listeners.unix.unzip();
             let unix = unix
@@ -164,6 +168,7 @@ impl ServerRuntime {
                 Arc::clone(&open_connections),
                 reply_budget.clone(),
                 first_call_timeout,
+                failures.clone(),
             ),
             async move { stopped.wait().await },
         );
@@ -181,12 +186,14 @@ impl ServerRuntime {
                 open_connections,
                 reply_budget,
                 first_call_timeout,
+                failures.clone(),
             ),
             async move { stopped.wait().await },
         );
         let unix = tokio::spawn(unix);
         let metrics = metrics.map(|listener| {
-            tokio::spawn(self.metrics_endpoint.serve(listener, self.shutdown.clone()))
+            let endpoint = self.metrics_endpoint;
+            tokio::spawn(endpoint.serve(listener, failures, self.shutdown.clone()))
         });
 
         self.shutdown.wait().await;

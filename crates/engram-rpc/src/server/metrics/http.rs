@@ -19,12 +19,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::render;
+use crate::server::accept_failures::AcceptFailures;
 use crate::server::auth::TokenCheck;
-use crate::server::connection::ACCEPT_RETRY_DELAY;
 use crate::server::service_state::ServiceState;
 use crate::server::shutdown::ShutdownSignal;
 
@@ -60,6 +60,7 @@ impl MetricsEndpoint {
     pub(in crate::server) async fn serve(
         self,
         listener: TcpListener,
+        failures: AcceptFailures,
         mut shutdown: ShutdownSignal,
     ) {
         // Dropping the set closes the remaining connections.
@@ -79,7 +80,7 @@ impl MetricsEndpoint {
                         let serving = timeout(CONNECTION_TIMEOUT, self.clone().serve_connection(tcp));
                         by_age.push_back(connections.spawn(serving));
                     }
-                    Err(_) => sleep(ACCEPT_RETRY_DELAY).await,
+                    Err(error) => failures.pause(&error).await,
                 },
             }
         }
