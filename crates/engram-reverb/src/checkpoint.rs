@@ -75,7 +75,15 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
             })?;
         }
     }
-    let notes = tables.iter().filter_map(|(name, table)| {
+    let unreadable = tables.iter().filter_map(|(name, table)| {
+        (table.unreadable > 0).then(|| {
+            format!(
+                "table `{name}`: without {}, which dm-reverb has stored with a negative offset and cannot sample either",
+                count(table.unreadable, "item")
+            )
+        })
+    });
+    let signatures = tables.iter().filter_map(|(name, table)| {
         let missing = table.missing_signature_part?;
         Some(format!(
             "table `{name}`: dm-reverb's clients do not receive {missing}, which could not be imported. To send \
@@ -84,7 +92,7 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
              `--reverb-config`, it can have bounds"
         ))
     });
-    let notes = notes.collect();
+    let notes = unreadable.chain(signatures).collect();
     let states = tables.into_values().map(ImportedTable::finish);
     let states: Vec<TableState> = states.collect::<Result<_>>()?;
     let sizes = states
@@ -140,12 +148,14 @@ fn read_chunks(path: &Path, decoder: &mut ChunkDecoder) -> Result<ChunksByKey> {
     let mut chunks = ChunksByKey::new();
     let mut file = TfRecordReader::open(path, "chunks.tfrecord")?;
     while let Some(message) = file.message::<pb::ChunkData>()? {
+        // A chunk that a writer has sent twice, around a flush, is saved twice. dm-reverb loads the first.
+        if chunks.contains_key(&message.chunk_key) {
+            continue;
+        }
         let chunk = decoder.decode(&message).map_err(|status| {
             file.error_in_last(&format!("cannot be imported: {}", status.message()))
         })?;
-        if chunks.insert(message.chunk_key, Arc::new(chunk)).is_some() {
-            return Err(file.error_in_last(&format!("repeats chunk {}", message.chunk_key)));
-        }
+        chunks.insert(message.chunk_key, Arc::new(chunk));
     }
     Ok(chunks)
 }
@@ -156,6 +166,8 @@ struct ImportedTable {
     counters: Counters,
     items: Vec<SavedItem>,
     keys: HashSet<u64>,
+    /// Number of items that dm-reverb cannot sample, and that are left out.
+    unreadable: u64,
     /// Items stored in the table's own record, as in old checkpoints.
     inline_items: Vec<pb::PrioritizedItem>,
     /// The part of the signature that the note lacks, as the subject of a sentence; `None` if the note contains the
@@ -204,6 +216,7 @@ impl ImportedTable {
             counters,
             items: Vec::new(),
             keys: HashSet::new(),
+            unreadable: 0,
             inline_items,
             missing_signature_part,
         })
@@ -215,6 +228,13 @@ impl ImportedTable {
         chunks: &ChunksByKey,
         message: &pb::PrioritizedItem,
     ) -> Result<(), String> {
+        // dm-reverb has stored an item that begins before its first chunk.
+        let columns = message.flat_trajectory.iter().flat_map(|it| &it.columns);
+        let mut slices = columns.flat_map(|column| &column.chunk_slices);
+        if slices.any(|slice| slice.offset < 0) {
+            self.unreadable += 1;
+            return Ok(());
+        }
         let item = decode_item(decoder, chunks, &self.options, message);
         let item = item.map_err(|status| status.message().to_owned())?;
         let checked = self.options.check_item(&item);
@@ -238,7 +258,8 @@ impl ImportedTable {
     }
 
     fn finish(self) -> Result<TableState> {
-        let limiter = &self.counters.limiter;
+        let mut limiter = self.counters.limiter;
+        limiter.deletes += self.unreadable;
         let counted = limiter.inserts.checked_sub(limiter.deletes);
         if counted != Some(self.items.len() as u64) {
             return Err(Error::Storage(format!(
@@ -252,6 +273,7 @@ impl ImportedTable {
         let counters = Counters {
             next_seq: self.items.len() as u64,
             next_update_number: self.items.len() as u64,
+            limiter,
             ..self.counters
         };
         let mut restore = Restore::new(self.options, Arc::new(Volatile), counters)?;
