@@ -4,8 +4,7 @@ A writer collects steps in chunks. An item becomes visible at the first append a
 an episode, or on `flush`. A writer belongs to one thread; a store can have any number of writers.
 """
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -13,6 +12,8 @@ import numpy.typing as npt
 
 from engram import Nest, _checks, _engram
 from engram._closing_context import ClosingContext
+from engram._lost_items import report, tables_text
+from engram._text import counted
 from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError
 from engram.patterns import Pattern, checked_patterns, pattern_compiler
 from engram.writer_options import Compression, WriterOptions, checked_options
@@ -29,6 +30,8 @@ class _Writer(ClosingContext):
     _native: _engram.Writer
     _shown: tuple[str, ...]
     """Names of the attributes that `repr` shows."""
+    _tables: Collection[str]
+    """Names of the tables that items were created for."""
 
     @property
     def pending_items(self) -> int:
@@ -75,10 +78,10 @@ class _Writer(ClosingContext):
             return
         if pending:
             text = (
-                f"a {type(self).__name__} was garbage-collected with pending items ({pending}), which may be lost; "
-                "flush or close it first"
+                f"a {type(self).__name__} was garbage-collected with {counted(pending, 'pending item')} of "
+                f"{tables_text(self._tables)}, which may be lost; flush or close it first"
             )
-            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+            report(text, ResourceWarning, self, stacklevel=2)
 
 
 class _StepWriter(_Writer):
@@ -131,6 +134,7 @@ class TrajectoryWriter(_StepWriter):
             _checks.integer("`history`", history),
             checked_options(options),
         )
+        self._tables: set[str] = set()
         self._history: Any = None
         self._history_version = -1  # the native `structure_version` that `_history` was created for; -1: none yet
         # Calls skip the Python method below, which costs more than the native one: append runs once per step.
@@ -200,7 +204,9 @@ class TrajectoryWriter(_StepWriter):
             UnsatisfiableError, ClosedError: A table rejected this item or an earlier one. If the earlier one was in
                 flight before the call, this item is not created.
         """
-        return self._native.create_item(table, priority, trajectory, num_steps)
+        key = self._native.create_item(table, priority, trajectory, num_steps)
+        self._tables.add(table)
+        return key
 
 
 class PatternWriter(_StepWriter):

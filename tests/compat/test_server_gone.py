@@ -102,7 +102,7 @@ def test_a_program_ends_if_its_server_is_gone(write):
     server, port, program = write(reconnect_timeout=0.3, first_probe_delay=0.1)
     server.kill()
     warnings = re.findall(r"UserWarning: (.*)", program.wait_for_exit())
-    text = f"was closed before 3 items reached their table: the server at localhost:{port} cannot be reached"
+    text = f"was closed before 3 items reached their table `queue`: the server at localhost:{port} cannot be reached"
     assert sorted(warnings) == [f"a StructuredWriter {text}", f"a Writer {text}"]
 
 

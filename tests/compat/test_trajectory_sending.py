@@ -225,7 +225,7 @@ def test_closing_does_not_wait_for_a_table(client, pending, count):
     for value in range(pending + 1):
         writer.append([value])
         writer.create_item("queue", 1.0, writer.history[0][-1])
-    text = f"a TrajectoryWriter was closed before {count} reached their table; flush it first"
+    text = f"a TrajectoryWriter was closed before {count} reached their table `queue`; flush it first"
     with pytest.warns(UserWarning, match=f"^{text}$") as caught:
         BackgroundCall(writer.close).result()
     assert len(caught) == 1

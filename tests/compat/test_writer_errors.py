@@ -257,7 +257,7 @@ def test_garbage_collected_writers_wait_for_a_limited_time(kind):
         program = "from engram.compat.reverb import _sending as sending" + program.replace("{port}", str(server.port))
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
         assert "UserWarning: a" in done.stderr
-        assert "was closed before 3 items reached their table; flush it first" in done.stderr
+        assert "was closed before 3 items reached their table `queue`; flush it first" in done.stderr
         assert client.server_info()["queue"].current_size == 1
 
 
@@ -276,9 +276,9 @@ def test_lost_items_are_reported_even_at_process_exit(kind):
             if kind != "trajectory":  # a trajectory writer does not wait at exit
                 program.send_signal(signal.SIGINT)
             errors = program.communicate(timeout=20)[1]
-        assert re.search(r"UserWarning: a \w+ was closed before 3 items reached their table; flush it first", errors), (
-            errors
-        )
+        assert re.search(
+            r"UserWarning: a \w+ was closed before 3 items reached their table `queue`; flush it first", errors
+        ), errors
         assert ("KeyboardInterrupt" in errors) == (kind != "trajectory")
         assert "panicked" not in errors
         assert client.server_info()["queue"].current_size == 1

@@ -426,7 +426,7 @@ def test_dropping_a_writer_with_items_warns(store):
     writer = store.writer()
     count_up(writer, 1)
     writer.create_item("t", num_steps=1)
-    text = r"^a TrajectoryWriter was garbage-collected with pending items \(1\), which may be lost; flush or close it"
+    text = "^a TrajectoryWriter was garbage-collected with 1 pending item of table `t`, which may be lost"
     with pytest.warns(ResourceWarning, match=text):
         del writer
     with warnings.catch_warnings():

@@ -165,8 +165,11 @@ class PatternItemWriter(BaseItemWriter):
         self._writer: PatternWriter = store.pattern_writer(patterns, **options)
 
     def _patterns(self, schedule: ItemSchedule) -> list[Pattern]:
+        # Not `self`: the native writer keeps this function, and the garbage collector does not find such cycles.
+        counts_padding = self._counts_padding
+
         def select(row: Nest) -> Nest:
-            return schedule.select(row["row"] if self._counts_padding else row, schedule.length)
+            return schedule.select(row["row"] if counts_padding else row, schedule.length)
 
         def pattern(*when: Condition) -> Pattern:
             return Pattern(schedule.table, select, when=when, priority=cast("float", schedule.priority))

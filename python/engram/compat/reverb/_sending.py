@@ -1,15 +1,16 @@
 """Sending, flushing and closing the engine's writer, shared by all writers, with Reverb's error texts."""
 
 import time
-import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeAlias
 
 import engram
 from engram import errors as engram_errors
+from engram._lost_items import report, tables_text
+from engram._text import counted
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._turns import Lock, wait_in_turns
@@ -166,7 +167,7 @@ def _has_ended(writer: NativeWriter, steps: int, error: BaseException) -> bool:
     return steps_now == 0 or steps_now < steps
 
 
-def close_native(writer: NativeWriter, name: str, probe: ServerProbe | None) -> None:
+def close_native(writer: NativeWriter, name: str, tables: Collection[str], probe: ServerProbe | None) -> None:
     """Sends all items and closes the engine's writer. Waits for the tables as described in `close_on_drop`.
 
     Warns if items have not reached their tables by then: they are lost.
@@ -182,9 +183,9 @@ def close_native(writer: NativeWriter, name: str, probe: ServerProbe | None) -> 
         with suppress(engram_errors.ForkedError):  # pending items belong to the parent process
             pending = writer.pending_items
             if pending:
-                count = "1 item" if pending == 1 else f"{pending} items"
-                text = f"a {name} was closed before {count} reached their table{reason}"
-                warnings.warn(text, UserWarning, stacklevel=3)
+                where = f"their {tables_text(tables)}"
+                text = f"a {name} was closed before {counted(pending, 'item')} reached {where}{reason}"
+                report(text, UserWarning, None, stacklevel=3)
 
 
 def _close(writer: NativeWriter, probe: ServerProbe) -> bool:
@@ -205,14 +206,15 @@ def _close(writer: NativeWriter, probe: ServerProbe) -> bool:
 
 
 def close_on_drop(
-    writer: object, native: NativeWriter, name: str, probe: ServerProbe | None
+    writer: object, native: NativeWriter, name: str, tables: Collection[str], probe: ServerProbe | None
 ) -> "weakref.finalize[..., Any]":
     """Returns a finalizer that closes the engine's writer when `writer` is garbage-collected or the process exits.
 
     At process exit, it runs before the interpreter is torn down, while threads still run. It waits up to a minute for
-    the tables, unless the server is gone or `probe` is None. `name` is the class of the writer, for the warning.
+    the tables, unless the server is gone or `probe` is None. `name` is the class of the writer, and `tables` those of
+    its items, for the warning.
     """
-    return weakref.finalize(writer, close_native, native, name, probe)
+    return weakref.finalize(writer, close_native, native, name, tables, probe)
 
 
 def _timeout_error(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:

@@ -103,7 +103,8 @@ class StructuredWriter:
         with translated():
             length = chunk_length(self._columns, history_length(self._configs))
             self._native = pattern_writer(self._store, self._configs, chunk_length=length)
-        _sending.close_on_drop(self, self._native, "StructuredWriter", self._server_probe)
+        tables = {config.table for config in self._configs}
+        _sending.close_on_drop(self, self._native, "StructuredWriter", tables, self._server_probe)
         return self._native
 
     @property

@@ -54,6 +54,7 @@ class TrajectoryWriter:
         self._closed = False
         self._native: Any = None
         self._finalizer: Callable[[], Any] | None = None
+        self._tables: set[str] = set()  # those of its items
         self._client = client
         self._keep = num_keep_alive_refs
         self._validate = validate_items
@@ -160,7 +161,7 @@ class TrajectoryWriter:
                 max_waiting_items=None,
             )
         self._native = self._state.native = writer._native  # noqa: SLF001, same package
-        self._finalizer = _sending.close_on_drop(self, self._native, "TrajectoryWriter", None)
+        self._finalizer = _sending.close_on_drop(self, self._native, "TrajectoryWriter", self._tables, None)
         return self._native
 
     def _all_configured(self) -> bool:
@@ -225,6 +226,7 @@ class TrajectoryWriter:
                 if self._validate:
                     self._check_signature(table, columns)
                 self._native.create_item(table, priority, tuple(native_columns), None)
+                self._tables.add(table)
             except (EngramError, RuntimeError):
                 with translated():
                     raise

@@ -80,7 +80,9 @@ class Writer:
                 compression="delta" if delta_encoded else "auto",
             )
         self._native: Any = writer._native  # noqa: SLF001, same package
-        self._finalizer = _sending.close_on_drop(self, self._native, "Writer", client._server_probe)  # noqa: SLF001, same package
+        self._tables: set[str] = set()  # those of its items
+        probe = client._server_probe  # noqa: SLF001, same package
+        self._finalizer = _sending.close_on_drop(self, self._native, "Writer", self._tables, probe)
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -218,6 +220,7 @@ class Writer:
             self._check_signature(table, length)
             try:
                 self._native.create_item(table, priority, None, length)
+                self._tables.add(table)
             except (EngramError, RuntimeError):
                 with translated():
                     raise
