@@ -10,7 +10,7 @@ from typing import Any, SupportsFloat, TypeVar
 import numpy as np
 
 from engram._text import number_text
-from engram.errors import InvalidArgumentError
+from engram.errors import InvalidArgumentError, SignatureError
 
 T = TypeVar("T")
 
@@ -189,6 +189,26 @@ def table_renames(what: str, value: Mapping[str, str] | None) -> dict[str, str]:
         table_name(f"each key of {what}", old)
         table_name(f"each value of {what}", new)
     return dict(value)
+
+
+def not_masked(what: str, value: object) -> None:
+    """Rejects masked arrays, and lists of them: NumPy would convert them to what their masks hide."""
+    if has_mask(value):
+        raise InvalidArgumentError(f"{what} must not be a masked array; pass `{what.strip('`')}.filled(value)` instead")
+
+
+def column_not_masked(column: str, value: object) -> None:
+    """Rejects a masked array as the value of a column, because only its data could be stored."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise SignatureError(
+            f"{f'column `{column}`' if column else 'the data'} is a masked array, and its masked elements would be "
+            "stored as if they were valid; pass `array.filled(value)`, or its data and its mask as two columns"
+        )
+
+
+def has_mask(value: object) -> bool:
+    """True for a masked array, and for a list or tuple with one."""
+    return isinstance(value, np.ma.MaskedArray) or (isinstance(value, list | tuple) and any(map(has_mask, value)))
 
 
 def as_float(value: object) -> float | None:

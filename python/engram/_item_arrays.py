@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engram import _checks
 from engram.errors import InvalidArgumentError
 
 __all__ = ["batch_priorities", "key_array", "priority_array"]
 
 
 def _one_dimensional(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    _checks.not_masked(what, values)
     array = np.ascontiguousarray(values)
     if array.ndim != 1:
         raise InvalidArgumentError(f"{what} must have one axis; got shape {array.shape}")
@@ -39,10 +41,7 @@ def priority_array(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 def batch_priorities(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Returns priorities as f64 `[B]`, or a single priority for all items as f64 `[]`."""
-    if isinstance(values, np.ma.MaskedArray):
-        raise InvalidArgumentError(
-            "`priorities` must not be a masked array; fill it first, for example with `filled(1.0)`"
-        )
+    _checks.not_masked("`priorities`", values)
     array = np.asarray(values)
     if array.ndim > 1:
         raise InvalidArgumentError(f"`priorities` must be a number or have one axis; got shape {array.shape}")

@@ -344,6 +344,7 @@ class BatchedWriter(_Writer):
         if episode_ends is None:
             self._native.append_batch(steps, None)
             return
+        _checks.not_masked("`episode_ends`", episode_ends)
         given = np.asarray(episode_ends)
         if given.ndim != 1:
             raise InvalidArgumentError(
@@ -380,6 +381,7 @@ class BatchedWriter(_Writer):
         if episode_ends is None:
             self._native.append_steps(steps, None)
             return
+        _checks.not_masked("`episode_ends`", episode_ends)
         given = np.asarray(episode_ends)
         if given.ndim != 2 or len(given) != self._num_envs:  # noqa: PLR2004, environments and time
             raise InvalidArgumentError(

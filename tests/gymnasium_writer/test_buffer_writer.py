@@ -291,6 +291,16 @@ def test_masked_arrays_are_rejected(name):
     assert len(buffer) == 2
 
 
+def test_masked_last_observations_are_rejected():
+    buffer = ReplayBuffer(10, 2)
+    writer = BufferWriter(buffer, 2, autoreset_mode="SAME_STEP")
+    writer.reset(OBS)
+    masked = np.ma.masked_array(OBS, OBS == 0)
+    with raises(SignatureError, f"column `obs` {MASKED}or its data and its mask as two columns"):
+        writer.step(np.zeros(2), OBS, [1, 2], FIRST_ENDS, NO, {"final_obs": masked})
+    assert len(buffer) == 0
+
+
 def test_a_writer_is_usable_after_a_first_reset_with_text():
     buffer, writer = writer_of()
     with raises(SignatureError, "column `obs` must be an array of numbers or a number; got text"):

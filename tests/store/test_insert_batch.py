@@ -375,13 +375,3 @@ def test_many_calls_of_few_items(open_store):
     assert [x for batch in store.scan("t") for x in batch.data.tolist()] == [
         n + i for n in range(100) for i in range(3)
     ]
-
-
-def test_masked_priorities_are_rejected(open_store):
-    store = open_store(Table("t"))
-    with raises(
-        InvalidArgumentError,
-        "`priorities` must not be a masked array; fill it first, for example with `filled(1.0)`",
-    ):
-        store.insert_batch("t", {"x": np.zeros(2)}, np.ma.array([1.0, 99.0], mask=[False, True]))
-    assert store.info()["t"].size == 0

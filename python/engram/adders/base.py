@@ -281,7 +281,7 @@ class Adder(ClosingContext):
         """Returns a copy of the next observation of the episode, and its layout."""
         expected = self._layout
         assert expected is not None  # noqa: S101, an episode is in progress
-        if isinstance(observation, np.ndarray) and expected.is_layout_of(observation):
+        if type(observation) is np.ndarray and expected.is_layout_of(observation):
             return observation.copy(), expected
         copy, layout = copy_with_layout(observation)
         self._check_layout(layout, expected, shapes=True)

@@ -97,4 +97,6 @@ class EpisodeAdder(Adder):
         array = np.asarray(leaf)
         if is_text(array) or self._padding_fn is None:
             return zeros_like(array)
-        return np.asarray(self._padding_fn(array.shape, array.dtype), dtype=array.dtype)
+        padding = self._padding_fn(array.shape, array.dtype)
+        _checks.not_masked("`padding_fn(...)`", padding)
+        return np.asarray(padding, dtype=array.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from engram import Nest, _checks
-from engram.adders.step import flatten
+from engram.adders.step import check_not_masked, flatten
 from engram.errors import SignatureError
 
 __all__ = ["NStepReturns", "RewardLayout"]
@@ -67,7 +67,7 @@ class NStepReturns:
 
         Raises:
             SignatureError: The reward is not a nest of real numbers or arrays, the discount is not a real number or an
-                array, or one of them differs from earlier ones in structure, shape or dtype.
+                array, one of them is a masked array, or it differs from earlier ones in structure, shape or dtype.
         """
         layout = self.layout
         if self._is_scalar and layout is not None and isinstance(reward, _REAL) and isinstance(discount, _REAL):
@@ -76,6 +76,8 @@ class NStepReturns:
                 return RewardStep(layout, [float(reward)], float(discount))
             if (np.asarray(reward).dtype, np.asarray(discount).dtype) == (layout.dtypes[0], layout.discount_dtype):
                 return RewardStep(layout, [reward], discount)
+        check_not_masked("reward", reward)
+        check_not_masked("discount", discount)
         leaves, structure = flatten(reward)
         try:
             arrays = [np.array(leaf) for leaf in leaves]

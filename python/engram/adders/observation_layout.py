@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engram.adders.step import copy_leaf, flatten, is_text
+from engram.adders.step import check_not_masked, copy_leaf, flatten, is_text
 from engram.nests import Nest
 
 __all__ = ["ObservationLayout", "copy_with_layout"]
@@ -70,8 +70,14 @@ class ObservationLayout:
 
 
 def copy_with_layout(observation: Nest) -> tuple[Any, ObservationLayout]:
-    """Returns a copy of an observation, as environments may reuse its arrays, and its layout."""
+    """Returns a copy of an observation, as environments may reuse its arrays, and its layout.
+
+    Raises:
+        SignatureError: The observation has a masked array.
+    """
     leaves, structure = flatten(observation)
+    if any(isinstance(leaf, np.ma.MaskedArray) for leaf in leaves):
+        check_not_masked("observation", observation)
     copies = [copy_leaf(leaf) for leaf in leaves]
     dtypes = [None if copy is None else _dtype(copy) for copy in copies]
     return structure.unflatten(copies), ObservationLayout(structure, dtypes, [np.shape(copy) for copy in copies])

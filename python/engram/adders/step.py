@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import optree
 
+from engram import _checks, _engram
 from engram.nests import Nest
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "MaskedStep",
     "Step",
     "Transition",
+    "check_not_masked",
     "copy_leaf",
     "final_row",
     "flatten",
@@ -100,6 +102,13 @@ def map_leaves(function: Callable[[Any], Any], nest: Nest) -> Nest:
 def flatten(nest: Nest) -> tuple[list[Any], Any]:
     """Returns the leaves of a nest and its structure, an optree PyTreeSpec; None is a leaf."""
     return optree.tree_flatten(nest, none_is_leaf=True, namespace="engram")
+
+
+def check_not_masked(name: str, nest: Nest) -> None:
+    """Rejects masked arrays before their values are copied without the mask. `name` is that of the field of a row."""
+    leaves, names, _ = _engram.flatten({name: nest})
+    for leaf, column in zip(leaves, names, strict=True):
+        _checks.column_not_masked(column, leaf)
 
 
 def zeros_like(nest: Nest) -> Nest:

@@ -89,7 +89,7 @@ def _at(nest: Nest, path: Path) -> Nest:
 
 def _array(name: str, values: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Returns what the function of this name returned as an array, after checking that it has one value per item."""
-    if isinstance(values, np.ma.MaskedArray):
+    if _checks.has_mask(values):
         raise InvalidArgumentError(f"HER: `{name}` must return a value for each item; it returned a masked array")
     try:
         array = np.asarray(values)

@@ -13,7 +13,6 @@ from engram.specs import ArraySpec
 
 __all__ = [
     "as_array",
-    "check_not_masked",
     "check_same_spec",
     "convert",
     "derive_signature",
@@ -102,6 +101,7 @@ def check_same_spec(what: str, names: Sequence[str], specs: Sequence[ArraySpec],
 
 def env_id_array(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Returns the numbers of environments as i64 `[B]`."""
+    _checks.not_masked("`env_ids`", values)
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise InvalidArgumentError(
@@ -116,18 +116,9 @@ def _column(name: str) -> str:
     return f"column `{name}`" if name else "the data"
 
 
-def check_not_masked(value: object, name: str) -> None:
-    """Rejects NumPy's masked arrays, because only their data could be stored."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise SignatureError(
-            f"{_column(name)} is a masked array, and its masked elements would be stored as if they were valid; pass "
-            "`array.filled(value)`, or its data and its mask as two columns"
-        )
-
-
 def as_array(value: object, name: str) -> npt.NDArray[Any]:
     """Returns a value of a step as an array of numbers. Rejects text, objects and masked arrays."""
-    check_not_masked(value, name)
+    _checks.column_not_masked(name, value)
     array = np.asarray(value)
     if array.dtype.kind in "OSUT":
         if array.dtype.kind != "O":

@@ -252,6 +252,5 @@ class BufferWriter:
 
 def _argument_array(name: str, value: "npt.ArrayLike") -> npt.NDArray[Any]:
     """Returns an argument that is not a column as an array. Rejects masked arrays."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise InvalidArgumentError(f"`{name}` must not be a masked array; pass `{name}.filled(value)` instead")
+    _checks.not_masked(f"`{name}`", value)
     return np.asarray(value)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram import Nest, _engram
+from engram import Nest, _checks, _engram
 from engram._text import nest_text
 from engram.errors import EngramError, InvalidArgumentError
 
@@ -56,9 +56,11 @@ def final_observations(info: Nest, ended: Sequence[int], obs: Nest) -> list[npt.
             raise _missing(missing[0])
         leaves, _, other = _engram.flatten(final)
         check_structure(other, structure, _SAME_STRUCTURE, InvalidArgumentError)
-        rows = [np.asarray(leaf)[list(ended)] for leaf in leaves]
+        rows = [np.asanyarray(leaf)[list(ended)] for leaf in leaves]
     last: list[npt.NDArray[Any]] = []
     for column, last_rows, name in zip(columns, rows, names, strict=True):
+        for row in last_rows:
+            _checks.column_not_masked(f"obs/{name}" if name else "obs", row)
         like = np.asarray(column)
         try:
             # Casts like Gymnasium, which copies the observations of all environments into one array.
