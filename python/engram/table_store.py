@@ -1,6 +1,6 @@
 """`TableStore`: the methods that a store and a client share."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, Unpack, overload
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from engram import Nest, _checks, _engram
 from engram._closing_context import ClosedAtBlockEnd
 from engram._item_arrays import batch_priorities, key_array, priority_array
+from engram._nest_checks import IsDeclared, check_one_nest, declared_by
 from engram.batch import Batch, Sample
 from engram.errors import InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
@@ -36,6 +37,14 @@ class TableStore(ClosedAtBlockEnd):
     def _native_for_writer(self) -> _engram.Store:
         """The tables that a new writer writes to."""
         return self._native
+
+    def _declares(self, tables: Collection[str] | None = None) -> IsDeclared:
+        """Returns a function that finds columns in the signatures of some tables; None: of all."""
+
+        def signatures() -> list[Nest]:
+            return [info.signature for name, info in self.info().items() if tables is None or name in tables]
+
+        return declared_by(signatures)
 
     def insert(
         self, data: Nest, priorities: Mapping[str, float], *, timeout: float | None = None, time_axis: bool = False
@@ -110,8 +119,8 @@ class TableStore(ClosedAtBlockEnd):
             u64 `[N]`: keys of the items.
 
         Raises:
-            SignatureError: The arrays differ in `N` or `T`, one is a masked array, or the items do not match the
-                table's signature. Nothing is inserted.
+            SignatureError: The arrays differ in `N` or `T`, one is a masked array, the items are a list instead of one
+                nest, or they do not match the table's signature. Nothing is inserted.
             PriorityError: A priority is NaN, or a Prioritized selector of the table does not allow it. Nothing is
                 inserted.
             InvalidArgumentError: `priorities` has another length, or another argument is invalid. Nothing is inserted.
@@ -124,6 +133,7 @@ class TableStore(ClosedAtBlockEnd):
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.
         """
+        check_one_nest("`items`", items, "item", self._declares([table]))
         return self._native.insert_batch(table, items, batch_priorities(priorities), timeout, time_axis)
 
     def writer(self, *, history: int = 64, **options: Unpack[WriterOptions]) -> TrajectoryWriter:

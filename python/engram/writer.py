@@ -13,6 +13,7 @@ import numpy.typing as npt
 from engram import Nest, _checks, _engram
 from engram._closing_context import ClosingContext
 from engram._lost_items import report, tables_text
+from engram._nest_checks import IsDeclared, check_env_lists, check_one_nest
 from engram._text import counted
 from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError
 from engram.patterns import Pattern, checked_patterns, pattern_compiler
@@ -88,6 +89,22 @@ class _StepWriter(_Writer):
     """The methods that the writers of single steps share."""
 
     _native: _engram.TrajectoryWriter | _engram.PatternWriter
+    _is_declared: IsDeclared | None
+    """Decides about lists in steps; None once a complete step has determined the structure."""
+
+    def _append(self, step: Nest, *, partial_step: bool) -> None:
+        self._native.append(step, partial_step=partial_step)
+        if not partial_step:
+            self._allow_lists()
+
+    def _allow_lists(self) -> None:
+        """Makes later steps skip the checks for lists, and `append` skip its Python method.
+
+        That costs more than the native one, and `append` runs once per step.
+        """
+        self._is_declared = None
+        if type(self).append in {TrajectoryWriter.append, PatternWriter.append}:
+            self.append = self._native.append  # type: ignore[attr-defined]
 
     @property
     def episode_steps(self) -> int:
@@ -135,11 +152,9 @@ class TrajectoryWriter(_StepWriter):
             checked_options(options),
         )
         self._tables: set[str] = set()
+        self._is_declared: IsDeclared | None = store._declares()  # noqa: SLF001, same package
         self._history: Any = None
         self._history_version = -1  # the native `structure_version` that `_history` was created for; -1: none yet
-        # Calls skip the Python method below, which costs more than the native one: append runs once per step.
-        if type(self).append is TrajectoryWriter.append:
-            self.append = self._native.append  # type: ignore[method-assign]
 
     def append(self, step: Nest, *, partial_step: bool = False) -> None:
         """Adds a step.
@@ -158,7 +173,7 @@ class TrajectoryWriter(_StepWriter):
             UnsatisfiableError, ClosedError: A table rejected an earlier item. The step is stored, unless the item was
                 in flight before the call.
         """
-        self._native.append(step, partial_step=partial_step)
+        self._append(step, partial_step=partial_step)
 
     @property
     def history(self) -> Nest:
@@ -232,6 +247,7 @@ class PatternWriter(_StepWriter):
     ) -> None:
         checked = checked_patterns(patterns)
         self._tables = sorted({pattern.table for pattern in checked})
+        self._is_declared: IsDeclared | None = store._declares()  # noqa: SLF001, same package
         self._native: _engram.PatternWriter = _engram.PatternWriter(
             store._native_for_writer(),  # noqa: SLF001, same package
             len(checked),
@@ -239,9 +255,6 @@ class PatternWriter(_StepWriter):
             checked_options(options),
             uniform,
         )
-        # As in `TrajectoryWriter`: calls skip the Python method below.
-        if type(self).append is PatternWriter.append:
-            self.append = self._native.append  # type: ignore[method-assign]
 
     def append(self, step: Nest, *, partial_step: bool = False) -> None:
         """Adds a step, and creates the items whose patterns apply.
@@ -264,7 +277,7 @@ class PatternWriter(_StepWriter):
             UnsatisfiableError, ClosedError: A table rejected an item. The step is stored, unless the item was in flight
                 before the call.
         """
-        self._native.append(step, partial_step=partial_step)
+        self._append(step, partial_step=partial_step)
 
     def append_steps(self, steps: Nest) -> None:
         """Adds many consecutive steps of the episode in one call, for example all steps of a recorded episode.
@@ -280,15 +293,19 @@ class PatternWriter(_StepWriter):
                 None has no value at these steps.
 
         Raises:
-            SignatureError: The arrays differ in `T` or from the columns of earlier steps, one is a masked array, or
-                items would not match their table's signature. Nothing is stored. If the table has no signature, steps
-                with cells of another shape are all stored, but no item that also has earlier steps can be created.
+            SignatureError: The arrays differ in `T` or from the columns of earlier steps, one is a masked array, the
+                steps are a list instead of one nest, or items would not match their table's signature. Nothing is
+                stored. If the table has no signature, steps with cells of another shape are all stored, but no item
+                that also has earlier steps can be created.
             InvalidArgumentError: The last step is not complete (`partial_step`). Nothing is stored.
             BackpressureError, OutOfMemoryError, UnsatisfiableError, ClosedError, DeadlineExceededError: As in
                 `append`, at one of the steps. The steps before are stored; the text states how many.
             PriorityError: As in `append`. All steps are stored, and all other items are created.
         """
+        if self._is_declared is not None:
+            check_one_nest("`steps`", steps, "step", self._is_declared)
         self._native.append_steps(steps)
+        self._allow_lists()
 
 
 class BatchedWriter(_Writer):
@@ -305,6 +322,7 @@ class BatchedWriter(_Writer):
         checked = checked_patterns(patterns)
         self._tables = sorted({pattern.table for pattern in checked})
         self._num_envs = _checks.integer("`num_envs`", num_envs)
+        self._is_declared: IsDeclared | None = store._declares()  # noqa: SLF001, same package
         self._native: _engram.BatchedWriter = _engram.BatchedWriter(
             store._native_for_writer(),  # noqa: SLF001, same package
             self._num_envs,
@@ -330,9 +348,10 @@ class BatchedWriter(_Writer):
                 and the patterns use it only at earlier steps. Once per column.
 
         Raises:
-            SignatureError: The steps differ from earlier ones, or their items would not match their table's signature.
-                Nothing is stored. If the table has no signature, steps with cells of another shape are stored, but no
-                item that also has earlier steps can be created.
+            SignatureError: The steps differ from earlier ones, or their items would not match their table's signature;
+                or there is a list of one nest per environment, and no table of the store has a signature with its
+                columns. Nothing is stored. If the table has no signature, steps with cells of another shape are stored,
+                but no item that also has earlier steps can be created.
             InvalidArgumentError: `episode_ends` has another shape than `[N]`, or numbers that are neither 0 nor 1.
             BackpressureError: When the writer's timeout had passed, too many items still waited for their tables or
                 were in flight, or the disk could not keep up. Nothing is stored; the call can be repeated.
@@ -341,8 +360,10 @@ class BatchedWriter(_Writer):
             UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored, unless the item was in
                 flight before the call.
         """
+        self._check(steps)
         if episode_ends is None:
             self._native.append_batch(steps, None)
+            self._is_declared = None
             return
         _checks.not_masked("`episode_ends`", episode_ends)
         given = np.asarray(episode_ends)
@@ -352,6 +373,7 @@ class BatchedWriter(_Writer):
                 f"got {list(given.shape)}"
             )
         self._native.append_batch(steps, _flags(given))
+        self._is_declared = None
 
     def append_steps(self, steps: Nest, *, episode_ends: npt.ArrayLike | None = None) -> None:
         """Adds many consecutive steps of every environment, such as recorded episodes, in one call.
@@ -369,17 +391,20 @@ class BatchedWriter(_Writer):
             UserWarning: As in `append_batch`.
 
         Raises:
-            SignatureError: The arrays differ in `T` or from the columns of earlier steps, one is a masked array, or
-                items would not match their table's signature. Nothing is stored. If the table has no signature, steps
-                with cells of another shape are all stored, but no item that also has earlier steps can be created.
+            SignatureError: The arrays differ in `T` or from the columns of earlier steps, one is a masked array, the
+                steps are a list instead of one nest, or items would not match their table's signature. Nothing is
+                stored. If the table has no signature, steps with cells of another shape are all stored, but no item
+                that also has earlier steps can be created.
             InvalidArgumentError: `episode_ends` has another shape than `[N, T]`, or numbers that are neither 0 nor 1.
                 Nothing is stored.
             BackpressureError, OutOfMemoryError, UnsatisfiableError, ClosedError, DeadlineExceededError: As in
                 `append_batch`, at one of the steps. The steps before are stored; the text states how many.
             PriorityError: As in `append_batch`. All steps are stored, and all other items are created.
         """
+        self._check(steps)
         if episode_ends is None:
             self._native.append_steps(steps, None)
+            self._is_declared = None
             return
         _checks.not_masked("`episode_ends`", episode_ends)
         given = np.asarray(episode_ends)
@@ -389,6 +414,13 @@ class BatchedWriter(_Writer):
                 f"; got {list(given.shape)}"
             )
         self._native.append_steps(steps, (_flags(given).reshape(-1), given.shape[1]))
+        self._is_declared = None
+
+    def _check(self, steps: Nest) -> None:
+        """Checks the lists of the first steps, which determine the structure."""
+        if self._is_declared is not None:
+            check_one_nest("`steps`", steps, "step", self._is_declared)
+            check_env_lists(steps, self._num_envs, self._is_declared)
 
 
 def _flags(episode_ends: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -1,6 +1,7 @@
 """Tables of episodes become datasets of Minari, and are equal bit for bit when they are read again."""
 
 import itertools
+from types import SimpleNamespace
 
 import gymnasium
 import hypothesis.strategies as st
@@ -104,8 +105,10 @@ def values(draw, space):
 )
 def test_episodes_come_back_bit_for_bit(datasets_path, *, obs, action, extras, lengths, data):
     name = f"{datasets_path.name}-v{next(NUMBERS)}"
+    # With the spaces, a tuple of one part is not taken for a list of one environment.
+    envs = SimpleNamespace(num_envs=1, single_observation_space=obs, single_action_space=action)
     with Store([Table("e"), Table("copy")], seed=0) as store:
-        with VectorWriter(store, 1, [EPISODES], autoreset_mode="DISABLED") as writer:
+        with VectorWriter(store, envs, [EPISODES], autoreset_mode="DISABLED") as writer:
             for length in lengths:
                 writer.reset(values(data.draw, obs))
                 terminated = data.draw(st.booleans())

@@ -1,13 +1,13 @@
 """Prepares steps for a replay buffer: derives their signature, and converts values to the dtype of their column."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import Nest, _checks, _engram
-from engram._text import counted
+from engram._nest_checks import check_env_lists, check_one_nest
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
 
@@ -23,9 +23,14 @@ __all__ = [
 ]
 
 
-def derive_signature(steps: Nest, leading_axes: Sequence[str]) -> Nest:
-    """Returns the signature of steps whose leaves have these leading axes."""
+def derive_signature(steps: Nest, leading_axes: Sequence[str], *, are_columns: bool = False) -> Nest:
+    """Returns the signature of steps whose leaves have these leading axes.
+
+    With `are_columns`, the elements of a list are columns, also if there are as many as environments.
+    """
     num_leading_axes = len(leading_axes)
+    if leading_axes:
+        check_one_nest("`steps`", steps, "step")
     leaves, names, structure = _engram.flatten(steps)
     arrays = [as_array(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
     for array, name in zip(arrays, names, strict=True):
@@ -35,11 +40,6 @@ def derive_signature(steps: Nest, leading_axes: Sequence[str]) -> Nest:
                 if num_leading_axes == 1
                 else "if there is one environment, add an axis of size 1 in front"
             )
-            if isinstance(steps, list) and all(isinstance(step, Mapping) for step in steps):
-                raise SignatureError(
-                    f"`steps` must be one nest of arrays; got a list of {counted(len(steps), 'step')}; stack each "
-                    "column, as with numpy.stack"
-                )
             parent, _, last = name.rpartition("/")
             if last.isdigit() and array.ndim == 0:
                 wrapped = f"`{parent}`" if parent else "the list"
@@ -48,6 +48,8 @@ def derive_signature(steps: Nest, leading_axes: Sequence[str]) -> Nest:
                 f"{_column(name)} must have shape [{', '.join(leading_axes)}, ...]; got {list(array.shape)}; {advice}"
             )
     specs = [ArraySpec(array.shape[num_leading_axes:], array.dtype) for array in arrays]
+    if arrays and leading_axes[:1] == ("num_envs",) and not are_columns:
+        check_env_lists(steps, len(arrays[0]))
     return _engram.unflatten(structure, specs)
 
 

@@ -1,7 +1,7 @@
 """A replay buffer of one process."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -132,6 +132,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
         self._first_add_lock = threading.Lock()  # held while the first step creates the native buffer
         self._is_closed = False
         self._native: _engram.ReplayBuffer | DeviceBuffer | None = None
+        self._signature = signature
         if signature is not None:
             self._use(self._create(signature))
 
@@ -515,13 +516,33 @@ class ReplayBuffer(ClosedAtBlockEnd):
             return DeviceBuffer(arrays, signature, items, size=size, sampler=sampler, seed=self._seed)
         return _engram.ReplayBuffer(signature, items, size, sampler, self._seed, self._path)
 
-    def _add(self, method: str, steps: Nest, leading_axes: Sequence[str], **environments: object) -> None:
-        """Calls a method of the native buffer, which is created at the first step."""
+    def _declared(self, name: str) -> Nest | None:
+        """Returns the specs of a column of the steps, or of a nest of columns; None if no signature was given."""
+        return self._signature.get(name) if isinstance(self._signature, Mapping) else None
+
+    def _add(
+        self,
+        method: str,
+        steps: Nest,
+        leading_axes: Sequence[str],
+        *,
+        are_columns: bool = False,
+        **environments: object,
+    ) -> None:
+        """Calls a method of the native buffer, which is created at the first step.
+
+        With `are_columns`, the elements of a list are columns, also if there are as many as environments.
+        """
         with self._first_add_lock:
             if (native := self._open_native()) is not None:
                 getattr(native, method)(steps, **environments)
             else:
-                self._start(self._create(derive_signature(steps, leading_axes)), method, steps, **environments)
+                self._start(
+                    self._create(derive_signature(steps, leading_axes, are_columns=are_columns)),
+                    method,
+                    steps,
+                    **environments,
+                )
 
     def _start(
         self, native: _engram.ReplayBuffer | DeviceBuffer, method: str, data: Nest, **environments: object

@@ -10,6 +10,7 @@ from engram.buffers import ReplayBuffer
 from engram.buffers._steps import as_array
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.gymnasium.autoreset import AutoresetMode, VectorEnvs, autoreset_mode_of, check_unpacked, num_envs_of
+from engram.gymnasium.env_nests import EnvNests
 from engram.gymnasium.final_observations import check_structure, final_observations
 
 __all__ = ["BufferWriter"]
@@ -40,8 +41,8 @@ class BufferWriter:
 
     Args:
         buffer: The buffer. Its `num_envs` must be that of `envs`.
-        envs: The vector environment, whose `num_envs` and `metadata["autoreset_mode"]` are used, or the number of
-            environments.
+        envs: The vector environment, whose `num_envs`, `metadata["autoreset_mode"]` and spaces are used, or the number
+            of environments. Lists of one nest per environment are stacked if they fit the spaces or a signature.
         autoreset_mode: A `gymnasium.vector.AutoresetMode`, or `"NEXT_STEP"`, `"SAME_STEP"` or `"DISABLED"`. Default:
             that of `envs`; required if `envs` is a number.
 
@@ -59,6 +60,7 @@ class BufferWriter:
             )
         self._buffer = buffer
         self._mode = autoreset_mode_of(envs, autoreset_mode)
+        self._nests = EnvNests(envs, num_envs, buffer._declared)  # noqa: SLF001, same package
         # The newest observations, a copy; None before the first `reset`.
         self._obs: list[npt.NDArray[Any]] | None = None
         self._structure = ""  # of the observations
@@ -72,7 +74,7 @@ class BufferWriter:
         that another writer has added.
 
         Args:
-            obs: Nest of arrays `[N, ...]`.
+            obs: Nest of arrays `[N, ...]`, or a list of `N` nests.
             info: Not used. It is a parameter so that all that `envs.reset` returns can be passed on.
             mask: bool `[N]`: True for environments that were reset, as in `options={"reset_mask": mask}`; the
                 observations of the others are not used. Default: all True.
@@ -84,6 +86,7 @@ class BufferWriter:
                 info. Nothing changes.
         """
         check_unpacked(obs, info)
+        obs = self._nests.stacked("obs", obs)
         arrays, structure = self._read_observations(obs)
         resets = np.ones_like(self._running) if mask is None else self._flags("mask", mask)
         # Episodes of environments that are not running here may be those of an earlier writer.
@@ -112,8 +115,9 @@ class BufferWriter:
         After an error nothing of the call is stored, and the same call can be repeated.
 
         Args:
-            actions: Nest of arrays `[N, ...]`: the actions that were passed to `step` of the environments.
-            obs: Nest of arrays `[N, ...]`: the observations that it returned. They are copied.
+            actions: Nest of arrays `[N, ...]`, or a list of `N` nests: the actions that were passed to `step` of the
+                environments.
+            obs: Nest of arrays `[N, ...]`, or a list of `N` nests: the observations that it returned. They are copied.
             rewards: Numbers `[N]`, stored as float32. NaN is allowed.
             terminated: bool `[N]`: True if the episode ended in a terminal state.
             truncated: bool `[N]`: True if the episode ended for another reason, such as a time limit.
@@ -133,6 +137,7 @@ class BufferWriter:
             raise InvalidArgumentError(
                 "`reset` must be called before `step`, with the observations that `reset` of the environments returned"
             )
+        obs = self._nests.stacked("obs", obs)
         arrays, _ = self._read_observations(obs)
         flags = self._flags("terminated", terminated), self._flags("truncated", truncated)
         ended = flags[0] | flags[1]
@@ -140,24 +145,30 @@ class BufferWriter:
         next_obs = self._next_observations(arrays, ended, info, obs)
         step = {
             "obs": _engram.unflatten(self._structure, self._obs),
-            "action": actions,
+            "action": self._nests.stacked("action", actions),
             "reward": self._rewards(rewards),
             "next_obs": _engram.unflatten(self._structure, next_obs),
             "terminated": flags[0],
             "truncated": flags[1],
         }
         if extras is not None:
-            step["extras"] = extras
+            step["extras"] = self._nests.stacked("extras", extras)
         if self._running.all():
-            self._buffer.add_batch(step)
+            self._add(step)
         elif self._running.any():
             env_ids = np.flatnonzero(self._running)
             leaves, names, structure = _engram.flatten(step)
             part = [self._rows_of(leaf, name, env_ids) for leaf, name in zip(leaves, names, strict=True)]
-            self._buffer.add_batch(_engram.unflatten(structure, part), env_ids=env_ids)
+            self._add(_engram.unflatten(structure, part), env_ids=env_ids)
         for newest, array in zip(self._obs, arrays, strict=True):
             np.copyto(newest, array)
         self._running = ~ended if self._mode != "SAME_STEP" else np.ones_like(ended)
+
+    def _add(self, step: Nest, **env_ids: npt.NDArray[np.int64]) -> None:
+        if self._buffer._native is None:  # noqa: SLF001, the lists of the first step are checked already
+            self._buffer._add("add_batch", step, ("num_envs",), are_columns=True, **env_ids)  # noqa: SLF001
+        else:
+            self._buffer.add_batch(step, **env_ids)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(num_envs={len(self._running)}, autoreset_mode={self._mode!r})"

@@ -20,8 +20,8 @@ def final_observations(info: Nest, ended: Sequence[int], obs: Nest) -> list[npt.
     """Returns the last observations of the environments `ended`, from `info["final_obs"]`.
 
     Args:
-        info: What `step` of the environments returned. `info["final_obs"]` is an array of N objects, of which those of
-            the environments in `ended` are observations, or a nest of arrays `[N, ...]`.
+        info: What `step` of the environments returned. `info["final_obs"]` is an array or a list of N objects, of which
+            those of the environments in `ended` are observations, or a nest of arrays `[N, ...]`.
         ended: Indices of the environments whose episode ended, ascending.
         obs: The observations that `step` returned, a nest of arrays `[N, ...]`.
 
@@ -41,8 +41,9 @@ def final_observations(info: Nest, ended: Sequence[int], obs: Nest) -> list[npt.
     mask = info.get("_final_obs")
     missing = [] if mask is None else [env for env in ended if not mask[env]]
     columns, names, structure = _engram.flatten(obs)
-    if isinstance(final, np.ndarray) and final.dtype == object:
-        # The objects of the other environments are None.
+    is_list = isinstance(final, list | tuple) and _engram.flatten(final)[2] != structure
+    if is_list or (isinstance(final, np.ndarray) and final.dtype == object):
+        # One observation per environment; those of the other environments are None.
         nests = [final[env] for env in ended]
         missing += [env for env, nest in zip(ended, nests, strict=True) if nest is None]
         if missing:

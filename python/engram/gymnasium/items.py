@@ -9,7 +9,7 @@ from engram import Nest, _checks, _engram
 from engram.errors import InvalidArgumentError
 from engram.specs import ArraySpec
 
-__all__ = ["AtEnd", "CompiledItems", "Episodes", "Items", "Sequences", "Transitions", "checked_items"]
+__all__ = ["AtEnd", "CompiledItems", "Episodes", "Items", "Sequences", "Transitions", "checked_items", "space_specs"]
 
 MAX_N_STEP = 10_000
 """Maximum of `n_step`."""
@@ -95,6 +95,13 @@ class _ItemKind(ABC):
             InvalidArgumentError: `envs` lacks these spaces, or a space has no fixed shape and dtype.
         """
         return self._signature(*_environment_specs(envs), extras)
+
+    def _declared(self, signature: Nest | None, name: str) -> Nest | None:
+        """Returns the specs of one environment's part of an argument, as the table's signature has them; or None."""
+        if not isinstance(signature, Mapping) or name not in signature:
+            return None
+        has_time_axis = self._form()[0] is None
+        return _without_time_axis(signature[name]) if has_time_axis else signature[name]
 
     @abstractmethod
     def _signature(self, obs: Nest, action: Nest, extras: Nest) -> dict[str, Any]:
@@ -308,16 +315,16 @@ def _environment_specs(envs: Any) -> tuple[Any, Any]:  # noqa: ANN401, an enviro
             "`envs` must be a vector environment with `single_observation_space` and `single_action_space`; got "
             f"{_checks.short_repr(envs)}"
         ) from None
-    return _specs(obs), _specs(action)
+    return space_specs(obs), space_specs(action)
 
 
-def _specs(space: Any) -> Nest:  # noqa: ANN401, a space
+def space_specs(space: Any) -> Nest:  # noqa: ANN401, a space
     """Returns the specs of the values of a Gymnasium space."""
     parts = getattr(space, "spaces", None)
     if isinstance(parts, Mapping):
-        return {key: _specs(part) for key, part in parts.items()}
+        return {key: space_specs(part) for key, part in parts.items()}
     if isinstance(parts, tuple):
-        return tuple(_specs(part) for part in parts)
+        return tuple(space_specs(part) for part in parts)
     if parts is not None or space.shape is None or space.dtype is None:
         raise InvalidArgumentError(
             f"the space {_checks.short_repr(space)} has no fixed shape and dtype; declare the signature with ArraySpec"
@@ -329,3 +336,9 @@ def _with_time_axis(specs: Nest, length: int | None) -> Nest:
     """Returns specs with a time axis."""
     leaves, _, structure = _engram.flatten(specs)
     return _engram.unflatten(structure, [ArraySpec((length, *spec.shape), spec.dtype, spec.name) for spec in leaves])
+
+
+def _without_time_axis(specs: Nest) -> Nest:
+    """Returns specs without their time axis."""
+    leaves, _, structure = _engram.flatten(specs)
+    return _engram.unflatten(structure, [ArraySpec(spec.shape[1:], spec.dtype, spec.name) for spec in leaves])

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from engram import Nest, _checks, _engram
 from engram.gymnasium.autoreset import AutoresetMode, VectorEnvs, autoreset_mode_of, check_unpacked, num_envs_of
+from engram.gymnasium.env_nests import EnvNests
 from engram.gymnasium.final_observations import final_observations
 from engram.gymnasium.items import CompiledItems, Items, checked_items
 from engram.table_store import TableStore
@@ -44,8 +45,8 @@ class VectorWriter(_Writer):
 
     Args:
         store: A `Store` or a `Client`.
-        envs: The vector environment, whose `num_envs` and `metadata["autoreset_mode"]` are used, or the number of
-            environments.
+        envs: The vector environment, whose `num_envs`, `metadata["autoreset_mode"]` and spaces are used, or the number
+            of environments. Lists of one nest per environment are stacked if they fit the spaces or a signature.
         items: `Transitions`, `Sequences` and `Episodes` to create; at least one.
         autoreset_mode: A `gymnasium.vector.AutoresetMode`, or `"NEXT_STEP"`, `"SAME_STEP"` or `"DISABLED"`. Default:
             that of `envs`; required if `envs` is a number.
@@ -81,6 +82,12 @@ class VectorWriter(_Writer):
         def compile_all(obs: str, action: str, extras: str | None) -> list[CompiledItems]:
             return [each._compile(obs, action, extras) for each in checked]  # noqa: SLF001, this package's own
 
+        def declared(name: str) -> Nest | None:
+            infos = store.info()
+            specs = (each._declared(infos[each.table].signature, name) for each in checked if each.table in infos)  # noqa: SLF001
+            return next((each for each in specs if each is not None), None)
+
+        self._nests = EnvNests(envs, self._num_envs, declared)
         self._native: _engram.VectorWriter = _engram.VectorWriter(
             store._native_for_writer(),  # noqa: SLF001, same package
             self._num_envs,
@@ -90,9 +97,6 @@ class VectorWriter(_Writer):
             final_observations,
             checked_options(options, max_in_flight_items=65_536),
         )
-        # Calls skip the Python method below, which costs more than the checks of the native one.
-        if type(self).step is VectorWriter.step:
-            self.step = self._native.step  # type: ignore[method-assign]
 
     def reset(self, obs: Nest, info: Nest | None = None, *, mask: "npt.ArrayLike | None" = None) -> None:
         """Begins episodes with the observations that `reset` of the environments returned.
@@ -101,7 +105,7 @@ class VectorWriter(_Writer):
         the step's `truncated` stays False.
 
         Args:
-            obs: Nest of arrays `[N, ...]`.
+            obs: Nest of arrays `[N, ...]`, or a list of `N` nests.
             info: Not used. It is a parameter so that all that `envs.reset` returns can be passed on.
             mask: bool `[N]`: True for environments that were reset, as in `options={"reset_mask": mask}`; the
                 observations of the others are not used. Default: all True.
@@ -113,7 +117,7 @@ class VectorWriter(_Writer):
             BackpressureError, UnsatisfiableError, ClosedError: As in `step`.
         """
         check_unpacked(obs, info)
-        self._native.reset(obs, info, mask=mask)
+        self._native.reset(self._nests.stacked("obs", obs), info, mask=mask)
 
     def step(  # noqa: PLR0917, what a step returns
         self,
@@ -131,8 +135,9 @@ class VectorWriter(_Writer):
         After an error nothing of the call is stored, and the same call can be repeated.
 
         Args:
-            actions: Nest of arrays `[N, ...]`: the actions that were passed to `step` of the environments.
-            obs: Nest of arrays `[N, ...]`: the observations that it returned. They are copied.
+            actions: Nest of arrays `[N, ...]`, or a list of `N` nests: the actions that were passed to `step` of the
+                environments.
+            obs: Nest of arrays `[N, ...]`, or a list of `N` nests: the observations that it returned. They are copied.
             rewards: Numbers `[N]`, stored as float32. NaN is allowed.
             terminated: bool `[N]`: True if the episode ended in a terminal state.
             truncated: bool `[N]`: True if the episode ended for another reason, such as a time limit. An episode that
@@ -154,4 +159,6 @@ class VectorWriter(_Writer):
             PriorityError: A table rejects the priority of its items. Nothing is stored.
             UnsatisfiableError, ClosedError: A table rejected an earlier item. Nothing of this step is stored.
         """
+        actions, obs = self._nests.stacked("action", actions), self._nests.stacked("obs", obs)
+        extras = self._nests.stacked("extras", extras)
         self._native.step(actions, obs, rewards, terminated, truncated, info, extras=extras)

@@ -67,6 +67,7 @@ def read_minari(
     dataset = _loaded(dataset)
     total = int(dataset.total_episodes)
     writer = VectorWriter(store, 1, items, autoreset_mode="DISABLED", timeout=timeout)
+    writer._nests.lists_are_columns = True  # noqa: SLF001, of a tuple space with one element
     with (
         _closing_or_dropping(writer),
         progress_bar(f"reading {dataset.id}", total, show=progress) as advance,

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from engram import _engram
+from engram import Nest, _engram
 from engram._text import counted
 from engram.errors import DeadlineExceededError
 from engram.parquet.column_reader import Cells
@@ -51,13 +51,13 @@ class ItemInserter:
         """
         if self._writer is None:
             items = _engram.unflatten(self._structure, [cells.values for cells in columns])
-            self._store.insert_batch(self._table, items, priorities, timeout=self._timeout)
+            self._insert_batch(items, priorities)
             return
         steps = _equal_steps(columns)
         if steps is not None:
             arrays = [cells.values.reshape(len(priorities), steps, *cells.values.shape[1:]) for cells in columns]
             items = _engram.unflatten(self._structure, arrays)
-            self._store.insert_batch(self._table, items, priorities, time_axis=True, timeout=self._timeout)
+            self._insert_batch(items, priorities, time_axis=True)
             return
         end = None if self._timeout is None else time.monotonic() + self._timeout
         for item, priority in enumerate(priorities.tolist()):
@@ -67,6 +67,10 @@ class ItemInserter:
             except DeadlineExceededError as error:
                 raise self._with_inserted(error, item, len(priorities)) from error
         self._writer.flush(_remaining(end))
+
+    def _insert_batch(self, items: Nest, priorities: npt.NDArray[np.float64], *, time_axis: bool = False) -> None:
+        # The native method: a list of mappings is the items' nest here, and not a mistake.
+        self._store._native.insert_batch(self._table, items, priorities, self._timeout, time_axis)  # noqa: SLF001
 
     def _with_inserted(self, error: DeadlineExceededError, inserted: int, total: int) -> DeadlineExceededError:
         """Returns the error for the item after the first `inserted` of `total`, with a text as of `insert_batch`."""

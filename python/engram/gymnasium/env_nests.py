@@ -1,0 +1,151 @@
+"""Stacks lists of one nest per environment, which some vector environments return, into one nest of arrays."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from engram import Nest, _checks
+from engram._nest_checks import check_number_lists, has_env_list
+from engram.buffers._steps import as_array
+from engram.errors import InvalidArgumentError, SignatureError
+from engram.gymnasium.autoreset import VectorEnvs
+from engram.gymnasium.items import space_specs
+
+__all__ = ["EnvNests"]
+
+_SPACES = {"obs": "single_observation_space", "action": "single_action_space"}
+
+
+class EnvNests:
+    """What the arguments of a vector writer consist of: nests of arrays `[N, ...]`, or lists of `N` nests.
+
+    If one of their lists or tuples has `N` elements, these are environments or columns; the spaces of the environments
+    decide, or a signature.
+
+    Args:
+        envs: The vector environment, or the number of environments.
+        num_envs: Their number, `N`.
+        declared: Returns the specs of one environment's part of an argument, as a signature declares them, or None.
+
+    Attributes:
+        lists_are_columns: True if no list or tuple has environments as its elements.
+    """
+
+    def __init__(self, envs: VectorEnvs, num_envs: int, declared: Callable[[str], Nest | None]) -> None:
+        self._envs, self._num_envs, self._declared = envs, num_envs, declared
+        self.lists_are_columns = False
+
+    def stacked(self, name: str, nest: Nest) -> Nest:
+        """Returns an argument in which lists of one nest per environment are stacked, if it has any.
+
+        Raises:
+            SignatureError: As in `__call__`.
+        """
+        if nest is None or isinstance(nest, np.ndarray) or not has_env_list(nest, self._num_envs):
+            return nest
+        return self(name, nest)
+
+    def __call__(self, name: str, nest: Nest) -> Nest:
+        """Returns an argument in which lists of one nest per environment are stacked.
+
+        Args:
+            name: `"obs"`, `"action"` or `"extras"`.
+            nest: The argument. One of its lists or tuples has `N` elements.
+
+        Raises:
+            SignatureError: The argument is neither a nest of arrays as the spaces or a signature describe it, nor one
+                with such lists; or there are neither spaces nor a signature.
+        """
+        if self.lists_are_columns:
+            return nest
+        specs, source = self._specs(name)
+        if specs is None:
+            check_number_lists({name: nest})  # a better error
+            raise SignatureError(
+                f"`{name}` has a list or tuple of {self._num_envs} elements, as many as there are environments, so it "
+                f"is unclear whether each is an environment; stack them into one nest of arrays [{self._num_envs}, "
+                "...], as with numpy.stack, or create the writer with the vector environment as `envs`, whose spaces "
+                "decide; a `signature` decides too"
+            )
+        try:
+            return self._stacked(nest, specs, name)
+        except _Mismatch as mismatch:
+            raise SignatureError(
+                f"`{name}` has a list or tuple of {self._num_envs} elements, as many as there are environments, so it "
+                f"must fit {source}: one nest of arrays [{self._num_envs}, ...], or {self._num_envs} nests; {mismatch}"
+            ) from None
+
+    def _specs(self, name: str) -> tuple[Nest | None, str]:
+        """Returns the specs of one environment's part of an argument, and where they are from; None without."""
+        space = getattr(self._envs, _SPACES.get(name, ""), None)
+        if space is not None:
+            try:
+                return space_specs(space), f"`envs.{_SPACES[name]}`"
+            except InvalidArgumentError:  # a space without a fixed shape
+                pass
+        return self._declared(name), "the signature"
+
+    def _stacked(self, nest: Nest, specs: Nest, path: str) -> Nest:
+        if _is_sequence(nest) and len(nest) == self._num_envs and all(_fits(each, specs, path) for each in nest):
+            return _stack(nest, specs)
+        children = _children(specs)
+        if children is None:
+            if _is_sequence(nest) or isinstance(nest, Mapping):
+                raise _Mismatch(f"got {_checks.short_repr(nest)} for `{path}`")
+            return nest
+        parts = _children(nest)
+        if parts is None or parts.keys() != children.keys():
+            raise _Mismatch(f"got {_checks.short_repr(nest)} for `{path}`")
+        return _with_children(nest, {key: self._stacked(parts[key], children[key], f"{path}/{key}") for key in parts})
+
+
+class _Mismatch(Exception):  # noqa: N818, becomes another error
+    """A nest does not fit specs."""
+
+
+def _is_sequence(nest: Nest) -> bool:
+    """True for a list or tuple whose elements could be environments."""
+    return isinstance(nest, list | tuple) and not hasattr(nest, "_fields")
+
+
+def _children(nest: Nest) -> dict[Any, Any] | None:
+    """Returns the children of a nest by key, field or index; None for a leaf."""
+    if isinstance(nest, Mapping):
+        return dict(nest)
+    if hasattr(nest, "_fields"):
+        return dict(zip(nest._fields, nest, strict=True))
+    return dict(enumerate(nest)) if isinstance(nest, list | tuple) else None
+
+
+def _with_children(nest: Nest, children: dict[Any, Any]) -> Nest:
+    """Returns a nest like this one with other children."""
+    if isinstance(nest, Mapping):
+        return children
+    values = children.values()
+    return type(nest)(*values) if hasattr(nest, "_fields") else type(nest)(values)
+
+
+def _fits(nest: Nest, specs: Nest, path: str) -> bool:
+    """True if a nest is one environment's part."""
+    children, parts = _children(specs), _children(nest)
+    if children is None:
+        shape = as_array(nest, path).shape if parts is None else None
+        return shape is not None and len(shape) == len(specs.shape) and all(map(_size_fits, shape, specs.shape))
+    if parts is None or parts.keys() != children.keys():
+        return False
+    return all(_fits(parts[key], children[key], f"{path}/{key}") for key in children)
+
+
+def _size_fits(size: int, expected: int | None) -> bool:
+    return expected is None or size == expected
+
+
+def _stack(nests: Nest, specs: Nest) -> Nest:
+    """Returns one nest of arrays `[N, ...]` of `N` nests, with the containers of the first."""
+    children = _children(specs)
+    if children is None:
+        return np.stack([np.asarray(nest) for nest in nests])
+    all_parts = [_children(nest) or {} for nest in nests]
+    stacked = {key: _stack([parts[key] for parts in all_parts], children[key]) for key in children}
+    return _with_children(nests[0], stacked)

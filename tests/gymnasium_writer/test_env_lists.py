@@ -1,0 +1,267 @@
+"""Observations and actions that are lists of one nest per environment: the spaces decide what a list is."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from helpers.support import raises
+
+from engram import ArraySpec, Pattern, Table
+from engram.buffers import ReplayBuffer, Steps
+from engram.errors import SignatureError
+from engram.gymnasium import BufferWriter, Sequences, Transitions, VectorWriter
+
+NO = np.zeros(2, bool)
+ITEMS = [Transitions("t", discount=1.0), Sequences("s", length=2)]
+BOX = spaces.Box(-100, 100, (2,))
+DICT = spaces.Dict({"a": BOX, "b": BOX})
+TUPLE = spaces.Tuple([BOX, BOX])
+
+
+def envs_of(observation, action=BOX, mode="NextStep"):
+    """Two environments with these spaces; a cell of an observation has the size of the number of environments."""
+    return SimpleNamespace(
+        num_envs=2,
+        metadata={"autoreset_mode": mode},
+        single_observation_space=observation,
+        single_action_space=action,
+    )
+
+
+def box(step, env, part=0):
+    return np.array([step, 10 * env + part], np.float32)
+
+
+def as_dict(step, env):
+    return {"a": box(step, env, 1), "b": box(step, env, 2)}
+
+
+def as_tuple(step, env):
+    return (box(step, env, 1), box(step, env, 2))
+
+
+def stacked(nests):
+    first = nests[0]
+    if isinstance(first, dict):
+        return {key: np.stack([nest[key] for nest in nests]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(np.stack(parts) for parts in zip(*nests, strict=True))
+    return np.stack(nests)
+
+
+def play(writer, make, form):
+    """Three steps; `form` makes an argument of the list of the environments' nests."""
+    writer.reset(form([make(0, env) for env in range(2)]))
+    for step in range(1, 4):
+        actions = form([box(step, env) for env in range(2)])
+        extras = {"extras": np.full((2, 2), step)}
+        writer.step(actions, form([make(step, env) for env in range(2)]), np.ones(2), NO, NO, **extras)
+
+
+def values(nest):
+    if isinstance(nest, dict):
+        return {key: values(nest[key]) for key in sorted(nest)}
+    return [values(each) for each in nest] if isinstance(nest, list | tuple) else np.asarray(nest).tolist()
+
+
+SPACES = {"dict": (DICT, as_dict), "tuple": (TUPLE, as_tuple), "box": (BOX, box)}
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_lists_are_stacked_if_they_fit_the_spaces(kind, open_store):
+    space, make = SPACES[kind]
+    found = []
+    for form in (stacked, list, tuple):
+        store = open_store(Table("t"), Table("s"))
+        with VectorWriter(store, envs_of(space), ITEMS) as writer:
+            play(writer, make, form)
+        buffer = ReplayBuffer(100, 2)
+        play(BufferWriter(buffer, envs_of(space)), make, form)
+        contents = [sorted(str(values(batch.data)) for batch in store.scan(name, batch_size=1)) for name in "ts"]
+        found.append([*contents, [values(batch.data) for batch in buffer.scan()]])
+    assert found[0][0]
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("form", [list, tuple])
+def test_lists_in_an_observation_and_last_observations_are_stacked(open_store, form):
+    envs = envs_of(spaces.Dict({"a": BOX, "b": spaces.Dict({"c": BOX})}), spaces.Discrete(3), "SameStep")
+    ended = np.array([False, True])
+    last = [None, {"a": box(7, 1), "b": {"c": box(8, 1)}}]
+
+    def obs(step):
+        return {
+            "a": form([box(step, env) for env in range(2)]),
+            "b": {"c": stacked([box(step, env) for env in range(2)])},
+        }
+
+    store = open_store(Table("t"))
+    buffer = ReplayBuffer(100, 2, items=Steps())
+    with VectorWriter(store, envs, ITEMS[:1]) as vector:
+        for writer in (vector, BufferWriter(buffer, envs)):
+            writer.reset(obs(0))
+            writer.step(form([1, 2]), obs(1), np.ones(2), ended, NO, {"final_obs": form(last)})
+    for batch in (next(iter(buffer.scan())), next(iter(store.scan("t")))):
+        assert sorted(batch.data["next_obs"]["a"].tolist()) == [[1, 0], [7, 10]]
+        assert sorted(batch.data["next_obs"]["b"]["c"].tolist()) == [[1, 0], [8, 10]]
+        assert sorted(batch.data["action"].tolist()) == [1, 2]
+
+
+def unclear(name):
+    return (
+        f"`{name}` has a list or tuple of 2 elements, as many as there are environments, so it is unclear whether each "
+        "is an environment; stack them into one nest of arrays [2, ...], as with numpy.stack, or create the writer "
+        "with the vector environment as `envs`, whose spaces decide; a `signature` decides too"
+    )
+
+
+@pytest.mark.parametrize("form", [list, tuple])
+def test_lists_are_refused_if_only_the_number_of_environments_is_known(open_store, form):
+    store = open_store(Table("t"))
+    buffer = ReplayBuffer(100, 2)
+    dicts = form([as_dict(0, env) for env in range(2)])
+    arrays = form([box(0, env) for env in range(2)])
+    with VectorWriter(store, 2, ITEMS[:1], autoreset_mode="NEXT_STEP") as vector:
+        for writer in (vector, BufferWriter(buffer, 2, autoreset_mode="NEXT_STEP")):
+            for obs in (dicts, arrays, {"x": arrays}):
+                with raises(SignatureError, unclear("obs")):
+                    writer.reset(obs)
+            good = stacked(list(arrays))
+            writer.reset(good)
+            with raises(SignatureError, unclear("extras")):
+                writer.step(good, good, np.ones(2), NO, NO, extras=arrays)
+            for _ in range(2):
+                for name, given in {"action": (arrays, good), "obs": (good, dicts)}.items():
+                    with raises(SignatureError, unclear(name)):
+                        writer.step(*given, np.ones(2), NO, NO)
+                writer.step(good, good, np.ones(2), NO, NO)
+    assert store.info()["t"].size == 4
+    assert len(buffer) == 4
+
+
+@pytest.mark.parametrize("items", ITEMS, ids=["transitions", "sequences"])
+def test_a_signature_decides_without_spaces(open_store, items):
+    signature = items.signature(envs_of(DICT), {"e": ArraySpec((2,), np.float32)})
+    store = open_store(Table(items.table, signature=signature))
+    with VectorWriter(store, 2, [items], autoreset_mode="NEXT_STEP") as writer:
+        writer.reset([as_dict(0, env) for env in range(2)])
+        for _ in range(2):
+            extras = [{"e": box(5, env)} for env in range(2)]
+            writer.step(
+                [box(3, env) for env in range(2)],
+                [as_dict(1, env) for env in range(2)],
+                np.ones(2),
+                NO,
+                NO,
+                extras=extras,
+            )
+    obs = next(iter(store.scan(items.table))).data["obs"]["b"]
+    assert obs.reshape(-1, 2)[0].tolist() == [0, 2]
+
+
+def test_the_signature_of_a_buffer_decides_without_spaces():
+    spec = ArraySpec((2,), np.float32)
+    scalar, flag = ArraySpec((), np.float32), ArraySpec((), np.bool_)
+    pair = (spec, spec)
+    signature = {"obs": pair, "action": spec, "reward": scalar, "next_obs": pair, "terminated": flag, "truncated": flag}
+    buffer = ReplayBuffer(100, 2, signature=signature)
+    writer = BufferWriter(buffer, 2, autoreset_mode="NEXT_STEP")
+    play_without_extras(writer, lambda step: stacked([as_tuple(step, env) for env in range(2)]))
+    play_without_extras(writer, lambda step: [as_tuple(step, env) for env in range(2)])
+    obs = next(iter(buffer.scan())).data["obs"]
+    assert obs[1].tolist() == [[0, 2], [0, 2], [0, 12], [0, 12]]
+
+
+def play_without_extras(writer, obs):
+    writer.reset(obs(0))
+    writer.step([box(1, env) for env in range(2)], obs(1), np.ones(2), NO, NO)
+
+
+def test_lists_that_do_not_fit_the_spaces_are_refused(open_store):
+    store = open_store(Table("t"))
+    text = (
+        "`{}` has a list or tuple of 2 elements, as many as there are environments, so it must fit `envs.{}`: one nest "
+        "of arrays [2, ...], or 2 nests; got {} for `{}`"
+    )
+    wrong = [np.zeros((2, 1)), np.zeros((2, 1))]
+    shown = "[array([[0.], [0.]]), array([[0.], [0.]])]"
+    with VectorWriter(store, envs_of(DICT), ITEMS[:1]) as vector:
+        for writer in (vector, BufferWriter(ReplayBuffer(100, 2), envs_of(DICT))):
+            for obs, where in ((wrong, "obs"), ({"a": wrong, "b": np.zeros((2, 2))}, "obs/a")):
+                with raises(SignatureError, text.format("obs", "single_observation_space", shown, where)):
+                    writer.reset(obs)
+            writer.reset(stacked([as_dict(0, env) for env in range(2)]))
+            with raises(SignatureError, text.format("action", "single_action_space", shown, "action")):
+                writer.step(wrong, stacked([as_dict(0, env) for env in range(2)]), np.ones(2), NO, NO)
+    assert store.info()["t"].size == 0
+
+
+def test_masked_elements_are_refused(open_store):
+    writer = VectorWriter(open_store(Table("t")), envs_of(BOX), ITEMS[:1])
+    with pytest.raises(SignatureError, match="column `obs` is a masked array"):
+        writer.reset([np.ma.zeros(2), np.zeros(2)])
+
+
+PARTS = {"list": [np.zeros(2), np.ones(2)], "tuple": ({"a": np.zeros((2, 3))}, {"a": np.ones((2, 3))})}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_batches_of_other_writers_with_an_element_per_environment_are_refused(open_store, kind):
+    spec = ArraySpec((), np.float64) if kind == "list" else {"a": ArraySpec((3,), np.float64)}
+    store = open_store(Table("t"))
+    parts = PARTS[kind]
+    with_time = type(parts)(
+        {"a": part["a"][:, np.newaxis]} if kind == "tuple" else part[:, np.newaxis] for part in parts
+    )
+    text = (
+        f"`x` is a {kind} of 2 equal nests, as many as there are environments, so that it is unclear whether each is "
+        "an environment; stack them into one nest of arrays [2, ...], as with numpy.stack, or use a dict or a named "
+        "tuple if each is meant as columns of its own"
+    )
+
+    def calls(writer, buffer):
+        return (
+            lambda: writer.append_batch({"x": parts}),
+            lambda: writer.append_steps({"x": with_time}),
+            lambda: buffer.add_batch({"x": parts}),
+            lambda: buffer.add_steps({"x": with_time}),
+        )
+
+    patterns = [Pattern("t", num_steps=1)]
+    with store.batched_writer(2, patterns) as writer:
+        buffer = ReplayBuffer(100, 2)
+        for call in calls(writer, buffer):
+            with raises(SignatureError, text):
+                call()
+        with raises(SignatureError, text.replace("`x`", "the nest")):
+            buffer.add_batch(parts)
+        assert len(buffer) == 0
+        buffer.add_batch({"x": (np.zeros(2), np.zeros((2, 3)))})  # no environments: their shapes differ
+        writer.append_batch({"x": (np.zeros(2), np.zeros((2, 3)))})
+    declared = open_store(Table("t", signature={"x": type(parts)([_with_time(spec)] * 2)}))
+    with declared.batched_writer(2, patterns) as writer:
+        for call in calls(writer, ReplayBuffer(100, 2, signature={"x": type(parts)([spec, spec])})):
+            call()
+
+
+def _with_time(spec):
+    if isinstance(spec, dict):
+        return {"a": ArraySpec((1, 3), np.float64)}
+    return ArraySpec((1,), np.float64)
+
+
+def test_a_list_of_steps_or_items_is_refused_where_one_nest_is_expected(open_store):
+    store = open_store(Table("t"))
+    steps = [{"x": np.zeros(3)}, {"x": np.ones(3)}]
+    text = "`{}` must be one nest of arrays; got a list of 2 {}; stack each column, as with numpy.stack"
+    writer = store.pattern_writer([Pattern("t", num_steps=1)])
+    for call in (writer.append_steps, ReplayBuffer(100).add_episode):
+        with raises(SignatureError, text.format("steps", "steps")):
+            call(steps)
+    with raises(SignatureError, text.format("items", "items")):
+        store.insert_batch("t", steps)
+    assert store.info()["t"].size == 0
+    declared = open_store(Table("t", signature=[{"x": ArraySpec((), np.float64)}] * 2))
+    declared.insert_batch("t", steps)
+    assert declared.info()["t"].size == 3
