@@ -9,7 +9,7 @@ import numpy.typing as npt
 from engram import Nest, _checks, _engram
 from engram._closing_context import ClosedAtBlockEnd
 from engram._item_arrays import batch_priorities, key_array, priority_array
-from engram._nest_checks import IsDeclared, check_one_nest, declared_by
+from engram._nest_checks import IsDeclared, check_number_lists, check_one_nest, declared_by
 from engram.batch import Batch, Sample
 from engram.errors import InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
@@ -63,7 +63,8 @@ class TableStore(ClosedAtBlockEnd):
             Key of the item, the same in all tables.
 
         Raises:
-            SignatureError: The data does not match a table's signature. No table has the item.
+            SignatureError: The data does not match a table's signature, or has a list of numbers that no signature has
+                columns for. No table has the item.
             PriorityError: A priority is NaN, or a Prioritized selector of the table does not allow it.
             DeadlineExceededError: A table did not accept the item in time. The text names the tables that have it.
             BackpressureError: Without `timeout`, a table of a `Store` accepts no more items before it is sampled, but
@@ -79,6 +80,7 @@ class TableStore(ClosedAtBlockEnd):
                 f'`priorities` must map table names to priorities, such as {{"replay": 1.0}}; '
                 f"got {_checks.short_repr(priorities)}"
             )
+        check_number_lists(data, self._declares(priorities))
         try:
             return self._native.insert(data, list(priorities.items()), timeout, time_axis)
         except InvalidArgumentError as error:
@@ -133,6 +135,7 @@ class TableStore(ClosedAtBlockEnd):
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.
         """
+        check_number_lists(items)
         check_one_nest("`items`", items, "item", self._declares([table]))
         return self._native.insert_batch(table, items, batch_priorities(priorities), timeout, time_axis)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from engram import Nest, _checks, _engram
 from engram._closing_context import ClosingContext
 from engram._lost_items import report, tables_text
-from engram._nest_checks import IsDeclared, check_env_lists, check_one_nest
+from engram._nest_checks import IsDeclared, check_env_lists, check_number_lists, check_one_nest
 from engram._text import counted
 from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError
 from engram.patterns import Pattern, checked_patterns, pattern_compiler
@@ -93,6 +93,8 @@ class _StepWriter(_Writer):
     """Decides about lists in steps; None once a complete step has determined the structure."""
 
     def _append(self, step: Nest, *, partial_step: bool) -> None:
+        if self._is_declared is not None:
+            check_number_lists(step, self._is_declared)
         self._native.append(step, partial_step=partial_step)
         if not partial_step:
             self._allow_lists()
@@ -165,8 +167,9 @@ class TrajectoryWriter(_StepWriter):
             partial_step: True if the next `append` continues this step with other leaves.
 
         Raises:
-            SignatureError: A leaf has a different dtype than before, or one that is not supported, or the step changes
-                the nesting of earlier ones, for example a dict to a list. Nothing of the step is stored.
+            SignatureError: A leaf has a different dtype than before, or one that is not supported; the step has a list
+                of numbers, and no table of the store has a signature with these columns; or the step changes the
+                nesting of earlier ones, for example a dict to a list. Nothing of the step is stored.
             InvalidArgumentError: A leaf already has a value in this step.
             BackpressureError: When the writer's timeout had passed, too many items still waited for their tables or
                 were in flight, or the disk could not keep up. Nothing is stored; the call can be repeated.
@@ -265,9 +268,10 @@ class PatternWriter(_StepWriter):
             partial_step: True if the next `append` continues this step with other leaves.
 
         Raises:
-            SignatureError: The step differs from earlier steps, or its items would not match their table's signature.
-                Nothing of the step is stored. If the table has no signature, a step with cells of another shape is
-                stored, but no item that also has earlier steps can be created.
+            SignatureError: The step differs from earlier steps, has a list of numbers as `TrajectoryWriter.append`
+                states, or its items would not match their table's signature. Nothing of the step is stored. If the
+                table has no signature, a step with cells of another shape is stored, but no item that also has earlier
+                steps can be created.
             BackpressureError: When the writer's timeout had passed, too many items still waited for their tables or
                 were in flight, or the disk could not keep up. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
@@ -303,6 +307,7 @@ class PatternWriter(_StepWriter):
             PriorityError: As in `append`. All steps are stored, and all other items are created.
         """
         if self._is_declared is not None:
+            check_number_lists(steps)
             check_one_nest("`steps`", steps, "step", self._is_declared)
         self._native.append_steps(steps)
         self._allow_lists()
@@ -419,6 +424,7 @@ class BatchedWriter(_Writer):
     def _check(self, steps: Nest) -> None:
         """Checks the lists of the first steps, which determine the structure."""
         if self._is_declared is not None:
+            check_number_lists(steps)
             check_one_nest("`steps`", steps, "step", self._is_declared)
             check_env_lists(steps, self._num_envs, self._is_declared)
 

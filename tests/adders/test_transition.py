@@ -96,7 +96,10 @@ def test_each_table_has_its_own_priority():
 
 def test_rewards_may_be_nests():
     steps = timesteps([1, 2])
-    steps = [step._replace(reward={"a": np.float32(step.reward or 0), "b": [int(step.reward or 0)]}) for step in steps]
+    steps = [
+        step._replace(reward={"a": np.float32(step.reward or 0), "b": [np.asarray(int(step.reward or 0))]})
+        for step in steps
+    ]
     with Store([queue()]) as store:
         with NStepTransitionAdder(store, 2, 0.5) as adder:
             play(adder, steps)

@@ -237,8 +237,12 @@ def test_items_that_cannot_be_stacked_are_rejected(open_store):
         ),
         ({"x": 1}, {"x": 1.0}, "column `x` is int64[] without time axis in one item and float64[]"),
         ({"x": 1}, {"y": 1}, "items with column `x` and items with column `y` cannot form one batch (keys "),
-        ({"x": 1}, [1], "items with column `x` and items with column `0` cannot form one batch"),
-        ([1], (1,), "items with the nests `[*]` and `(*,)`, where `*` is a column, cannot form one batch"),
+        ({"x": 1}, [np.asarray(1)], "items with column `x` and items with column `0` cannot form one batch"),
+        (
+            [np.asarray(1)],
+            (np.asarray(1),),
+            "items with the nests `[*]` and `(*,)`, where `*` is a column, cannot form one batch",
+        ),
     ]
     for first, second, text in cases:
         store = open_store(
@@ -257,7 +261,7 @@ def test_items_that_cannot_be_stacked_are_rejected(open_store):
 
 def test_items_that_cannot_be_stacked_can_be_sampled_one_by_one(open_store):
     store = open_store(Table.queue("t", max_size=5))
-    for data in ({"x": 1}, [2.0]):
+    for data in ({"x": 1}, [np.asarray(2.0)]):
         store.insert(data, {"t": 1.0})
     first, second = engram.Dataset(store, "t", max_batches=2)
     assert (first.data["x"].item(), second.data[0].item()) == (1, 2.0)

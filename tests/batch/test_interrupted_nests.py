@@ -125,7 +125,7 @@ def test_errors_of_reading_arguments_reach_the_caller(open_store, error):
     with pytest.raises(error):
         store.create_table(Table("u", signature={"x": RaisesOnce(error)}))
     with store.writer() as writer:
-        writer.append({"x": [1, 2]})
+        writer.append({"x": [np.asarray(1), np.asarray(2)]})
         with pytest.raises(error):
             writer.history["x"][0][RaisesOnce(error)]
 
@@ -141,7 +141,7 @@ class Children:
 @pytest.mark.parametrize("error", ERRORS)
 def test_errors_of_a_partial_step_reach_the_caller(open_store, error):
     with open_store(Table("t")).writer() as writer:
-        writer.append([1, 2])
+        writer.append([np.asarray(1), np.asarray(2)])
         with pytest.raises(error):
             writer.append(Children(error), partial_step=True)
 

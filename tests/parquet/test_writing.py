@@ -120,8 +120,8 @@ def test_items_with_different_nests_need_parts(tmp_path):
         with pytest.raises(SignatureError, match=r"has the columns `data`, and those before it have the columns `x`; "):
             write_parquet(store, "t", tmp_path / "t")
         store.reset("t")
-        store.insert((1,), {"t": 1.0})
-        store.insert([1], {"t": 1.0})
+        store.insert((np.zeros(1),), {"t": 1.0})
+        store.insert([np.zeros(1)], {"t": 1.0})
         with pytest.raises(SignatureError, match=r"has the nest \[.*, and those before it have the nest \(.*; "):
             write_parquet(store, "t", tmp_path / "t")
 

@@ -77,7 +77,7 @@ def test_a_batch_shows_which_columns_are_ragged_or_padded(open_store, pad):
 
 def test_a_batch_shows_nested_columns_single_arrays_and_a_single_item(open_store):
     store = fifo(open_store)
-    store.insert({"a": {"b": (1.5, [2])}}, {"t": 1.0})
+    store.insert({"a": {"b": (np.asarray(1.5), [np.asarray(2)])}}, {"t": 1.0})
     assert repr(store.sample("t", 1)).splitlines()[1:] == ["  a/b/0    float64  [1]", "  a/b/1/0  int64    [1]"]
     store.insert(np.zeros(2), {"t": 1.0})
     assert repr(store.sample("t", 1)) == "Batch(1 item)\n  (data)  float64  [1, 2]"
@@ -85,7 +85,7 @@ def test_a_batch_shows_nested_columns_single_arrays_and_a_single_item(open_store
 
 def test_a_batch_shows_a_limited_number_of_columns(open_store):
     store = fifo(open_store)
-    store.insert(list(range(MAX_ROWS + 7)), {"t": 1.0})
+    store.insert(list(map(np.asarray, range(MAX_ROWS + 7))), {"t": 1.0})
     batch = store.sample("t", 1)
     lines = repr(batch).splitlines()
     assert len(lines) == MAX_ROWS + 2

@@ -1,7 +1,4 @@
-"""A list of numbers is a nest with a column for each number; errors that this causes hint at arrays."""
-
-from enum import Enum
-from typing import Any, NamedTuple
+"""Errors about a list of numbers, whose columns a signature has or which a later step has, hint at arrays."""
 
 import numpy as np
 import pytest
@@ -22,35 +19,6 @@ def store(open_store):
         Table("signed", signature={"obs": ArraySpec((2,), np.int64)}),
         Table("with_list", signature={"obs": [number, number], "x": number}),
     )
-
-
-def test_a_signature_mismatch_has_the_hint(store):
-    with pytest.raises(SignatureError, match=f"`signed`.*{HINT}$"):
-        store.insert({"obs": [1, 2]}, {"signed": 1.0})
-    store.insert({"obs": np.asarray([1, 2])}, {"signed": 1.0})
-
-
-def test_the_hint_names_the_list_like_its_columns(store):
-    class Step(NamedTuple):
-        action: Any
-        obs: Any
-
-    key = Enum("Key", {"OBS": "obs"}, type=str)
-    for nest, path in [
-        (Step(np.int64(1), [1.0, 2.0]), "obs"),
-        (Step({"a/b": [[1.0], [2.0]]}, 1), r"action/a\/b"),
-        ({key.OBS: [1.0]}, "obs"),
-        ({1: ([1.0],)}, "1/0"),
-    ]:
-        with pytest.raises(SignatureError) as raised:
-            store.insert(nest, {"signed": 1.0})
-        assert str(raised.value).endswith(HINT.replace("`obs`", f"`{path}`")), path
-
-
-def test_a_missing_time_axis_has_the_hint(store):
-    text = "with time_axis=True every column must have shape [T, ...]; column `obs/0` has shape []"
-    with raises(SignatureError, text + HINT):
-        store.insert({"obs": [1, 2, 3]}, {"any": 1.0}, time_axis=True)
 
 
 def test_a_list_of_another_length_has_the_hint(store):
@@ -83,21 +51,6 @@ def test_a_pattern_that_uses_a_list_as_a_column_has_the_hint(store):
             store.pattern_writer([pattern]).append({"obs": [1, 2]})
 
 
-def test_the_hint_names_the_list_that_the_error_is_about(store):
-    with store.pattern_writer([Pattern("any", num_steps=1)]) as writer:
-        writer.append({"action": [1], "obs": [1, 2]})
-        text = "all steps of a writer must have the same columns, `action/0`, `obs/0`, `obs/1`; got `action/0`, `obs/0`"
-        with raises(SignatureError, f"{text}, `obs/1`, `obs/2`{HINT}"):
-            writer.append({"action": [1], "obs": [1, 2, 3]})
-
-
-def test_a_missing_environment_axis_has_the_hint(store):
-    with store.batched_writer(2, [Pattern("any", num_steps=1)]) as writer:
-        text = "column `obs/0` must have shape [2, ...] with 2 environments; got shape []"
-        with raises(SignatureError, text + HINT):
-            writer.append_batch({"obs": [1, 2]})
-
-
 def test_errors_of_create_item_have_the_hint(store):
     with store.writer() as writer:
         writer.append({"obs": [1, 2]})
@@ -107,25 +60,6 @@ def test_errors_of_create_item_have_the_hint(store):
         in_steps = "; lists are nests: wrap the list in numpy.asarray in the steps, to store one array column"
         with raises(SignatureError, text + 'writer.history["obs"][-2:]; got ColumnHistory' + in_steps):
             writer.create_item("any", trajectory={"obs": writer.history["obs"][-2:]})
-
-
-def test_nested_lists_have_the_hint(store):
-    text = "with time_axis=True every column must have shape [T, ...]; column `obs/0/0` has shape []"
-    with raises(SignatureError, text + HINT):
-        store.insert({"obs": [[1, 2], [3, 4]]}, {"any": 1.0}, time_axis=True)
-
-
-def test_a_batch_of_lists_of_different_lengths_has_a_hint(store):
-    first = store.insert({"obs": [1, 2]}, {"any": 1.0})
-    second = store.insert({"obs": [1, 2, 3]}, {"any": 1.0})
-    with pytest.raises(SignatureError) as caught:
-        store.sample("any", 100, timeout=0)
-    keys = {f"(keys {first} and {second})", f"(keys {second} and {first})"}
-    assert any(text in str(caught.value) for text in keys)
-    assert str(caught.value).endswith(
-        "; sample them one by one, or create the table with a `signature` with fixed sizes, so that it "
-        "rejects items that differ; arrays are one column, but each element of a list is a column"
-    )
 
 
 def test_lists_of_arrays_get_no_hint(store):

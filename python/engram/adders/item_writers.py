@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack, cast
 
 from engram import Nest, _checks
+from engram._nest_checks import check_number_lists
 from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, copy_leaf, map_leaves
 from engram.errors import InvalidArgumentError, ItemError
 from engram.patterns import Condition, Pattern, column, step_index
@@ -130,6 +131,19 @@ class BaseItemWriter:
             ) from error
         if error is not None:
             raise error
+
+    def allow_number_lists(self) -> None:
+        """Writes each number of a list as a column, without an error."""
+        self._writer._allow_lists()  # noqa: SLF001, same package
+
+    def check_number_lists(self, row: Nest) -> None:
+        """Rejects lists of numbers in a row as writing the first one does.
+
+        Raises:
+            SignatureError: The row has a list of numbers, and no signature has its columns.
+        """
+        if self._writer._is_declared is not None:  # noqa: SLF001, same package
+            check_number_lists(row, self._writer._is_declared)  # noqa: SLF001, same package
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:

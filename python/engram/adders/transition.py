@@ -65,6 +65,8 @@ class NStepTransitionAdder(Adder):
         super().__init__(self._item_writer, options.get("timeout"))
 
     def _add(self, row: Step) -> None:
+        if self._returns.layout is None:
+            self._item_writer.check_number_lists(row)  # before its numbers become arrays
         step = self._returns.make_step(row.reward, row.discount)
         self._append(row, step.layout)
         self._returns.push(step)

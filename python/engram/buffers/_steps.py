@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import Nest, _checks, _engram
-from engram._nest_checks import check_env_lists, check_one_nest
+from engram._nest_checks import check_env_lists, check_number_lists, check_one_nest
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
 
@@ -29,6 +29,7 @@ def derive_signature(steps: Nest, leading_axes: Sequence[str], *, are_columns: b
     With `are_columns`, the elements of a list are columns, also if there are as many as environments.
     """
     num_leading_axes = len(leading_axes)
+    check_number_lists(steps)
     if leading_axes:
         check_one_nest("`steps`", steps, "step")
     leaves, names, structure = _engram.flatten(steps)
@@ -40,10 +41,6 @@ def derive_signature(steps: Nest, leading_axes: Sequence[str], *, are_columns: b
                 if num_leading_axes == 1
                 else "if there is one environment, add an axis of size 1 in front"
             )
-            parent, _, last = name.rpartition("/")
-            if last.isdigit() and array.ndim == 0:
-                wrapped = f"`{parent}`" if parent else "the list"
-                advice = f"lists are nests: wrap {wrapped} in numpy.asarray to store one array column"
             raise SignatureError(
                 f"{_column(name)} must have shape [{', '.join(leading_axes)}, ...]; got {list(array.shape)}; {advice}"
             )

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import Nest, _checks, _engram
+from engram._nest_checks import check_number_lists
 from engram.buffers import ReplayBuffer
 from engram.buffers._steps import as_array
 from engram.errors import InvalidArgumentError, SignatureError
@@ -212,6 +213,8 @@ class BufferWriter:
 
     def _read_observations(self, obs: Nest) -> tuple[list[npt.NDArray[Any]], str]:
         """Returns the arrays of observations, and their structure, after comparing them with earlier ones."""
+        if self._obs is None:
+            check_number_lists({"obs": obs})
         leaves, names, structure = _engram.flatten(obs)
         columns = [f"obs/{name}" if name else "obs" for name in names]
         arrays = [as_array(leaf, column) for leaf, column in zip(leaves, columns, strict=True)]

@@ -41,3 +41,4 @@ class MultiSequenceAdder(adders.MultiSequenceAdder):
             TypeError: `client` has the wrong type.
         """
         super().__init__(**engine_arguments(locals()))
+        self._items.allow_number_lists()

@@ -38,3 +38,4 @@ class NonOverlappingRNNSequenceAdder(adders.NonOverlappingRNNSequenceAdder):
             TypeError: `client` has the wrong type.
         """
         super().__init__(**engine_arguments(locals()))
+        self._items.allow_number_lists()

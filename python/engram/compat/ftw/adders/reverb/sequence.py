@@ -42,3 +42,4 @@ class SequenceAdder(adders.SequenceAdder):
         given = {name: value for name, value in locals().items() if name != "pad_end_of_episode"}
         behavior = adders.EndBehavior.ZERO_PAD if pad_end_of_episode else adders.EndBehavior.DROP
         super().__init__(**engine_arguments(given), end_of_episode_behavior=behavior)
+        self._items.allow_number_lists()
