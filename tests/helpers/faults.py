@@ -143,9 +143,13 @@ class Proxy:
         while True:
             try:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
             except OSError:
                 return
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
             gate = threading.Event()
             gate.set()
             muted = threading.Event()

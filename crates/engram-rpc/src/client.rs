@@ -6,6 +6,7 @@ mod connect;
 mod connect_errors;
 mod connect_failures;
 mod connection;
+mod ended_leases;
 mod failover;
 mod management_calls;
 mod options;

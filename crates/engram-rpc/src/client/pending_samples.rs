@@ -22,6 +22,7 @@ use tonic::{Status, Streaming};
 
 use super::confirmation::Confirmation;
 use super::connection::GrpcClient;
+use super::ended_leases::EndedLeases;
 use super::reconnecting_stream::ReconnectingStream;
 use crate::pb;
 use crate::pb::sample_request::Request;
@@ -155,6 +156,7 @@ pub(super) struct PendingSamples {
     pending: BTreeMap<u64, PendingSample>,
     /// Batches received on this connection that are on lease.
     leased: BTreeSet<u64>,
+    ended: Arc<EndedLeases>,
     /// Barriers that the server has not answered.
     barriers: BTreeMap<u64, BarrierReply>,
     /// Confirmations that wait for the answer to their barrier. They fail if the connection is lost.
@@ -164,9 +166,10 @@ pub(super) struct PendingSamples {
 }
 
 impl PendingSamples {
-    pub(super) fn new(pool: &Arc<Pool>) -> Self {
+    pub(super) fn new(pool: &Arc<Pool>, ended: &Arc<EndedLeases>) -> Self {
         Self {
             pool: Arc::clone(pool),
+            ended: Arc::clone(ended),
             outgoing: VecDeque::new(),
             pending: BTreeMap::new(),
             leased: BTreeSet::new(),
@@ -187,7 +190,7 @@ impl PendingSamples {
             Some(_) => (self.outgoing)
                 .retain(|queued| !matches!(queued, QueuedRequest::Sample(other) if *other == id)),
             None if self.leased.remove(&id) => self.enqueue(Request::Cancel(id)),
-            None => {}
+            None => self.ended.forget(id),
         }
     }
 
@@ -239,7 +242,8 @@ impl ReconnectingStream for PendingSamples {
                 }
             }
             // Received on an earlier connection: the server has returned its items.
-            SampleCommand::Acknowledge(_, _, confirmation) => {
+            SampleCommand::Acknowledge(id, _, confirmation) => {
+                self.ended.forget(id);
                 if let Some(confirmation) = confirmation {
                     confirmation.send(Err(lost_acknowledgement()));
                 }
@@ -258,7 +262,7 @@ impl ReconnectingStream for PendingSamples {
 
     fn on_disconnect(&mut self) {
         // The server returns all leased items to their tables.
-        self.leased.clear();
+        self.ended.extend(std::mem::take(&mut self.leased));
         self.has_acknowledged = false;
         self.fail_confirmations();
         let samples = self.pending.keys().map(|id| QueuedRequest::Sample(*id));
@@ -378,7 +382,7 @@ mod tests {
     /// Passes the server's messages for one request to a stream. Returns what the stream sends next, and the request's
     /// error.
     fn receive(outcomes: Vec<Outcome>) -> (Option<Request>, Error) {
-        let mut pending = PendingSamples::new(&Arc::new(Pool::with_max_batch(8)));
+        let mut pending = PendingSamples::new(&Arc::new(Pool::with_max_batch(8)), &Arc::default());
         let request = BatchRequest {
             table: "t".into(),
             options: SampleOptions {

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use super::confirmation::{AckCounts, Confirmation};
 use super::connect::Connector;
+use super::ended_leases::EndedLeases;
 use super::pending_response::PendingResponse;
 use super::pending_samples::{BatchRequest, PendingSample, PendingSamples, SampleCommand};
 use super::reconnecting_stream::{closed_error, run};
@@ -27,6 +28,7 @@ pub(crate) struct SampleRequests {
     commands: mpsc::UnboundedSender<SampleCommand>,
     next_id: Arc<AtomicU64>,
     acks: Arc<AckCounts>,
+    ended: Arc<EndedLeases>,
     /// Number of items in unfinished chunks of this client's writers.
     unsent: Arc<AtomicU64>,
 }
@@ -132,6 +134,14 @@ pub struct RemoteLease {
     /// True if the acknowledgement must become durable: it removes items from a durable store.
     durable: bool,
     acks: Arc<AckCounts>,
+    ended: Arc<EndedLeases>,
+}
+
+impl RemoteLease {
+    /// True if the connection broke after the batch had arrived: the server has returned its items to their table.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.commands.is_some() && self.ended.contains(self.id)
+    }
 }
 
 impl BatchLease for RemoteLease {
@@ -220,12 +230,14 @@ impl SampleRequests {
         unsent: &Arc<AtomicU64>,
     ) -> (Self, JoinHandle<bool>) {
         let (commands, receiver) = mpsc::unbounded_channel();
-        let pending = PendingSamples::new(pool);
+        let ended = Arc::default();
+        let pending = PendingSamples::new(pool, &ended);
         let task = runtime.spawn(run(Arc::clone(connector), pending, receiver));
         let requests = Self {
             commands,
             next_id: Arc::default(),
             acks: Arc::default(),
+            ended,
             unsent: Arc::clone(unsent),
         };
         (requests, task)
@@ -253,6 +265,7 @@ impl SampleRequests {
                 commands: Some(self.commands.clone()),
                 durable: false,
                 acks: Arc::clone(&self.acks),
+                ended: Arc::clone(&self.ended),
             }),
             unsent: Arc::clone(&self.unsent),
             receiver,

@@ -42,6 +42,9 @@ pub trait BatchSource: Debug + Send {
     /// Requests a batch; `None` after [`Self::close`].
     fn request(&mut self, request: BatchRequest) -> Option<Self::Ticket>;
 
+    /// True if the connection, or one of them, broke after the batch had arrived: the server has returned its items.
+    fn has_ended(&self, lease: &Self::ReceivedLease) -> bool;
+
     /// Returns the lease for the reader of a batch that has arrived.
     fn lease_for_reader(&self, lease: Self::ReceivedLease) -> Self::Lease;
 
@@ -65,7 +68,8 @@ pub trait BatchSource: Debug + Send {
 /// Batches of one table, prefetched over streams of their own.
 ///
 /// A batch is requested, received, returned by `next`, delivered and then acknowledged.
-/// A batch that waited for so long that its lease ends is cancelled and requested again.
+/// A batch that waited for so long that its lease ends, or whose connection broke while it waited, is cancelled and
+/// requested again.
 pub struct PrefetchedStream<S: BatchSource> {
     source: S,
     /// Run the source's streams. They end after [`BatchSource::close`]; those that did are removed.
@@ -160,10 +164,10 @@ impl<S: BatchSource> PrefetchedStream<S> {
 
     /// True if the server has returned the batch's items to their table, or is about to.
     fn is_stale(&self, leased: &LeasedBatch<S::ReceivedLease>) -> bool {
+        let timeout = self.source.lease_timeout();
         // The last tenth of the timeout is left for the acknowledgement to arrive.
-        self.source
-            .lease_timeout()
-            .is_some_and(|timeout| leased.received.elapsed() >= timeout.mul_f64(0.9))
+        timeout.is_some_and(|timeout| leased.received.elapsed() >= timeout.mul_f64(0.9))
+            || self.source.has_ended(&leased.lease)
     }
 }
 
@@ -295,6 +299,10 @@ impl BatchSource for RemoteSource {
         self.requests
             .as_ref()
             .map(|requests| requests.send(request))
+    }
+
+    fn has_ended(&self, lease: &RemoteLease) -> bool {
+        lease.has_ended()
     }
 
     fn lease_for_reader(&self, lease: RemoteLease) -> RemoteLease {

@@ -95,6 +95,10 @@ impl BatchSource for ShardedSource {
         Some((self.tables).start_sample(self.requests.clone(), request, turn))
     }
 
+    fn has_ended(&self, lease: &ShardedLease) -> bool {
+        lease.0.iter().any(|(_, part)| part.has_ended())
+    }
+
     fn lease_for_reader(&self, lease: ShardedLease) -> StreamLease {
         StreamLease(lease, self.undurable.clone())
     }
