@@ -98,6 +98,20 @@ def test_all_arguments_and_methods(tf, create):
 
 
 @pytest.mark.frameworks
+@pytest.mark.parametrize("create", ["ring", "tables"], indirect=True)
+def test_private_names_that_programs_for_tf_agents_use(tf, create):
+    buffer, model = create(data_spec(tf), 2, 4), BufferModel(2, 4)
+    assert (buffer._capacity, buffer._capacity.dtype) == (8, tf.int64)
+    assert (buffer._get_last_id(), buffer._get_last_id().dtype) == (-1, tf.int64)
+    fill(buffer, model, 3)
+    assert tf.function(buffer._get_last_id)() == 2
+    buffer._clear(clear_all_variables=True)
+    assert buffer._get_last_id() == -1
+    assert buffer.num_frames() == 0
+    assert not any(np.any(each) for each in buffer.variables()[:-1])
+
+
+@pytest.mark.frameworks
 def test_specs_with_lists_have_no_datasets(tf, create):
     for spec in (
         [tf.TensorSpec([], tf.float32)],

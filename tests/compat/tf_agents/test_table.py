@@ -49,6 +49,13 @@ def test_slots_have_unique_names(tf, replay_buffers):
     assert_same(tf, table.read(3), {"x": Pair(np.zeros(2), 0), "y": (b"", np.array([False]), 0)})
 
 
+def test_variables_have_the_same_names_in_a_graph(tf, replay_buffers):
+    with tf.Graph().as_default():
+        names = [each.name for each in replay_buffers.table.Table(spec(tf), 4).variables()]
+    assert names == [each.name for each in replay_buffers.table.Table(spec(tf), 4).variables()]
+    assert names[0] == "Table/x:0"
+
+
 @pytest.mark.parametrize("axes", [(), (1,), (3,), (2, 2), (0,)])
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_rows_are_written_and_read(tf, replay_buffers, axes, in_graph):

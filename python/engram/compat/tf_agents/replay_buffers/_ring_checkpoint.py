@@ -80,7 +80,8 @@ class _Transfer:
         return self._content.replace(values)
 
     def _mark(self, number: int) -> int:
-        return self.variables[number]()._update_uid  # type: ignore[union-attr]  # noqa: SLF001, not public
+        variable: Any = self.variables[number]()
+        return int(variable._update_uid)  # noqa: SLF001, not public
 
     def _check_complete(self, restore: int) -> None:
         """Raises an error unless the checkpoint has all variables."""
@@ -95,7 +96,7 @@ class _Transfer:
             )
 
 
-class _RingVariable(tf.__internal__.tracking.Trackable):  # type: ignore[misc]  # TensorFlow has no types
+class _RingVariable(tf.__internal__.tracking.Trackable):
     """A variable of TF-Agents' buffer, as a checkpoint sees it."""
 
     def __init__(self, transfer: _Transfer, number: int, spec: Any) -> None:  # noqa: ANN401, a tf.TensorSpec
