@@ -217,7 +217,10 @@ test-ray: $(RAY)/.made $(ENGINE) ## Test engram.distributed on a local Ray clust
 # The tests of Acme and TF-Agents that use Reverb, as their packages contain them. Some of TF-Agents' start processes.
 OUTSIDE_TESTS := acme/adders/reverb/episode_test.py acme/adders/reverb/sequence_test.py \
 	acme/adders/reverb/transition_test.py \
-	tf_agents/replay_buffers/reverb_replay_buffer_test.py tf_agents/replay_buffers/reverb_utils_test.py
+	acme/agents/tf/actors_test.py \
+	tf_agents/experimental/distributed/reverb_variable_container_test.py \
+	tf_agents/replay_buffers/reverb_replay_buffer_test.py tf_agents/replay_buffers/reverb_utils_test.py \
+	tf_agents/train/utils/train_utils_test.py
 
 .PHONY: test-outside
 test-outside: $(OUTSIDE)/.made $(ENGINE) ## Run the replay tests of Acme and TF-Agents on engram.compat.reverb
