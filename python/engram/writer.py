@@ -105,8 +105,8 @@ class _StepWriter(_Writer):
         That costs more than the native one, and `append` runs once per step.
         """
         self._is_declared = None
-        if type(self).append in {TrajectoryWriter.append, PatternWriter.append}:
-            self.append = self._native.append  # type: ignore[attr-defined]
+        if type(self) in {TrajectoryWriter, PatternWriter}:  # not a subclass, which may have its own `append`
+            self.__dict__["append"] = self._native.append
 
     @property
     def episode_steps(self) -> int:
