@@ -55,7 +55,7 @@ impl RateLimits {
             .filter(|_| low.abs().max(high.abs()) < MAX_BOUND);
         let Some(differences) = differences else {
             let needed = 1.0 + self.samples_per_insert;
-            return (high - low < needed).then(|| (low + needed, high - needed));
+            return (high - low < needed).then_some((low + needed, high - needed));
         };
         let Differences { p, q } = differences;
         let (first, last) = (differences.first_from(low), differences.last_until(high));
@@ -123,9 +123,9 @@ impl Differences {
     /// The number of the first difference that is certainly not below `low`.
     fn first_from(self, low: f64) -> i64 {
         let number = (low * self.q as f64).round() as i64;
-        (number - 1..)
+        (number - 1..=number + 1)
             .find(|number| self.is_above(*number, low))
-            .unwrap_or(number)
+            .unwrap_or(number + 2)
     }
 
     /// The number of the last difference that is certainly not above `high`.
