@@ -100,6 +100,11 @@ IMPOSSIBLE = {
         ("TypeError", "ValueError", "NotImplementedError"), "it is called with checked sizes"
     ),
     "engram.compat.ftw.tf.networks.dnc.access.MemoryAccess.initial_state": {"InvalidArgumentError": _BUILT},
+    **{
+        f"engram.compat.reverb.{writer}.{method}": {"DeadlineExceededError": "it becomes Reverb's error of this name"}
+        for writer in ("structured_writer.StructuredWriter", "trajectory_writer.TrajectoryWriter")
+        for method in ("flush", "end_episode")
+    },
     "engram.compat.reverb.client.Client.insert": {"DeadlineExceededError": _NO_TIMEOUT},
     "engram.compat.reverb.client.Client.sample": {"DeadlineExceededError": _NO_TIMEOUT},
     "engram.compat.reverb.client.Client.server_info": {"InvalidArgumentError": _CHECKED, "ValueError": _NOTED},

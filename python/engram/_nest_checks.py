@@ -40,9 +40,7 @@ def check_number_lists(nest: Nest, is_declared: IsDeclared = lambda _: False) ->
     Raises:
         SignatureError: There is such a list, and its columns are not declared.
     """
-    if not _may_have_lists(nest):
-        return
-    for path, found in _find(nest, lambda part: _is_list(part) and _has_only_numbers(part)):
+    for path, found in _found(nest, lambda part: _is_list(part) and _has_only_numbers(part)):
         columns = _columns(path, found)
         if not is_declared(columns):
             what = f"`{path}`" if path else "the nest"
@@ -55,7 +53,7 @@ def check_number_lists(nest: Nest, is_declared: IsDeclared = lambda _: False) ->
 
 def has_env_list(nest: Nest, num_envs: int) -> bool:
     """True if a list or tuple has `num_envs` elements of the same structure."""
-    return _may_have_lists(nest) and any(True for _ in _find(nest, lambda part: _is_env_list(part, num_envs)))
+    return bool(_found(nest, lambda part: _is_env_list(part, num_envs)))
 
 
 def check_env_lists(nest: Nest, num_envs: int, is_declared: IsDeclared = lambda _: False) -> None:
@@ -64,7 +62,7 @@ def check_env_lists(nest: Nest, num_envs: int, is_declared: IsDeclared = lambda 
     Raises:
         SignatureError: There is such a list, and its columns are not declared.
     """
-    for path, found in _find(nest, lambda part: _is_env_list(part, num_envs)):
+    for path, found in _found(nest, lambda part: _is_env_list(part, num_envs)):
         first, *others = ([_cell(leaf) for leaf in _engram.flatten(part)[0]] for part in found)
         if all(other == first for other in others) and not is_declared(_columns(path, found)):
             what = f"`{path}`" if path else "the nest"
@@ -99,6 +97,14 @@ def _may_have_lists(nest: Nest) -> bool:
     """False for the usual data: arrays and numbers, or dicts of them. This takes a tenth of the time of `_find`."""
     kind = type(nest)
     return kind not in _USUAL_LEAVES and (kind is not dict or any(map(_may_have_lists, nest.values())))
+
+
+def _found(nest: Nest, matches: Callable[[Nest], bool]) -> list[tuple[str, Nest]]:
+    """Returns what `_find` yields; nothing for a nest that contains itself, which the engine rejects."""
+    try:
+        return list(_find(nest, matches)) if _may_have_lists(nest) else []
+    except RecursionError:
+        return []
 
 
 def _find(nest: Nest, matches: Callable[[Nest], bool], path: str = "") -> Iterator[tuple[str, Nest]]:

@@ -233,7 +233,8 @@ def test_goals_can_be_in_tuples():
     buffer = ReplayBuffer(10, transforms=[her], seed=0)
     for number in range(5):
         flags = {"reward": 0.5, "terminated": False, "truncated": False}
-        buffer.add({"obs": (number, -1, number), "next_obs": (number + 1, -1, number + 1), **flags})
+        obs, next_obs = (tuple(map(np.asarray, (n, -1, n))) for n in (number, number + 1))
+        buffer.add({"obs": obs, "next_obs": next_obs, **flags})
     batch = buffer.sample(20)
     position = batch.info.position
     for name, number in [("obs", position), ("next_obs", position + 1)]:
@@ -253,13 +254,13 @@ class Observation(NamedTuple):
         (Observation, ("wanted", "reached"), lambda obs: obs),
         (lambda goal, reached: {0: goal, 1: reached}, ("0", "1"), lambda obs: (obs[0], obs[1])),
         (
-            lambda goal, reached: {"a": 1, "a/b": {"": [goal]}, "c": Observation(0, reached)},
+            lambda goal, reached: {"a": 1, "a/b": {"": [np.asarray(goal)]}, "c": Observation(0, reached)},
             (r"a\/b/\0/0", "c/reached"),
             lambda obs: (obs["a/b"][""][0], obs["c"].reached),
         ),
         # A goal that is a nest.
         (
-            lambda goal, reached: {"wanted": {"a/": (goal,)}, "reached": {"a/": (reached,)}},
+            lambda goal, reached: {"wanted": {"a/": (np.asarray(goal),)}, "reached": {"a/": (np.asarray(reached),)}},
             ("wanted", "reached"),
             lambda obs: (obs["wanted"]["a/"][0], obs["reached"]["a/"][0]),
         ),

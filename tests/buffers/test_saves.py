@@ -196,7 +196,10 @@ class Step(NamedTuple):
 @pytest.mark.parametrize(
     "step",
     [
-        Step({"b": np.arange(6, dtype=np.uint16).reshape(2, 3), "a": (np.float16(1.5), np.complex64(1j))}, np.bool_(1)),
+        Step(
+            {"b": np.arange(6, dtype=np.uint16).reshape(2, 3), "a": (np.ones(1, np.float16), np.complex64(1j))},
+            np.bool_(1),
+        ),
         np.arange(3.0),
         {"empty": np.zeros((0, 2)), "x": np.int8(-1)},
         [np.zeros(70_000, np.uint8), {"": np.float32(2)}],

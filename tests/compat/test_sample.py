@@ -103,7 +103,7 @@ def test_an_item_with_more_or_fewer_columns_than_the_signature_is_not_unpacked(c
 def test_items_that_cannot_be_split_into_steps_are_rejected(client):
     with client._store.writer() as writer:
         for n in range(3):
-            writer.append((n, n))
+            writer.append((np.asarray(n), np.asarray(n)))
         of_two_lengths, without_time_axis = (
             (writer.history[0][-3:], writer.history[1][-2:]),
             (writer.history[0][-3:], writer.history[1][-1]),

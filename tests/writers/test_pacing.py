@@ -337,9 +337,10 @@ def test_abandoned_episodes_do_not_escape_the_bound(open_store):
     assert sorted(reader.result()) == [[value] for value in range(7)]
 
 
-def run_alone(code):
+def run_alone(code, *, logs=False):
     """Runs a program in which writers often check whether they wait in the only thread."""
-    return run_python(f"import engram\nengram._engram.set_only_thread_checks(0.1, 0.1)\n{textwrap.dedent(code)}")
+    head = "import engram\nengram._engram.set_only_thread_checks(0.1, 0.1)\n"
+    return run_python(head + textwrap.dedent(code), logs=logs)
 
 
 def test_a_flush_in_the_only_thread_reports_a_deadlock():
@@ -371,7 +372,8 @@ def test_a_flush_in_the_only_thread_reports_a_deadlock():
 
 
 def test_the_limit_on_items_in_flight_reports_a_deadlock():
-    output = run_alone("""
+    output = run_alone(
+        """
         store = engram.Store([engram.Table.queue("q", max_size=1)])
         patterns = [engram.Pattern("q", num_steps=1)]
         writer = store.pattern_writer(patterns, chunk_length=1, max_in_flight_items=2, max_waiting_items=None)
@@ -380,7 +382,9 @@ def test_the_limit_on_items_in_flight_reports_a_deadlock():
                 writer.append({"x": value})
         except engram.errors.BackpressureError as error:
             print(error)
-    """)
+    """,
+        logs=True,
+    )  # of the writer's items
     assert output == (
         f"the writer has 2 items in flight (`max_in_flight_items` = 2); {FULL}; this is the only thread of the "
         "process, so nothing is sampled while it waits: sample before you write more\n"
@@ -417,7 +421,8 @@ def test_a_writer_in_the_only_thread_reports_a_deadlock(tmp_path):
 
 
 def test_an_open_dataset_may_end_the_wait_of_the_only_thread():
-    output = run_alone("""
+    output = run_alone(
+        """
         store = engram.Store([engram.Table.queue("q", max_size=1), engram.Table("t")])
         dataset = engram.Dataset(store, "t", 1)
         batches = iter(dataset)
@@ -430,7 +435,9 @@ def test_an_open_dataset_may_end_the_wait_of_the_only_thread():
                 writer.append({"x": value})
         except engram.errors.BackpressureError as error:
             print("0.5 s" in str(error), "only thread" in str(error))
-    """)
+    """,
+        logs=True,
+    )  # of the writer's items
     assert output == "True False\n"
 
 
