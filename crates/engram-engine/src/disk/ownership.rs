@@ -127,18 +127,21 @@ fn training(directory: &Path) -> String {
 
 /// Checks that `place`, where `path` leads to, is not that of a file of an open store, or of a run that trains.
 fn check_parents(path: &Path, place: &Path) -> Result<()> {
-    let owners: [(&str, fn(&str) -> bool); 2] =
-        [(LOCK_NAME, is_of_store), (RUN_LOCK_NAME, is_of_run)];
     for entry in place.ancestors() {
         let name = entry.file_name().and_then(|name| name.to_str());
         let (Some(name), Some(parent)) = (name, entry.parent()) else {
             continue;
         };
-        for (lock, _) in owners.iter().filter(|(_, owns)| owns(name)) {
-            hold(&parent.join(lock)).map_err(|error| {
-                Error::Storage(format!("{} cannot be written: {error}", path.display()))
-            })?;
-        }
+        let lock = if is_of_store(name) {
+            LOCK_NAME
+        } else if is_of_run(name) {
+            RUN_LOCK_NAME
+        } else {
+            continue;
+        };
+        hold(&parent.join(lock)).map_err(|error| {
+            Error::Storage(format!("{} cannot be written: {error}", path.display()))
+        })?;
     }
     Ok(())
 }
