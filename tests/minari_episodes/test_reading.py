@@ -19,7 +19,7 @@ from engram.errors import (
     StorageError,
     UnknownTableError,
 )
-from engram.gymnasium import Episodes, Sequences, Transitions
+from engram.gymnasium import Episodes, Sequences, Transitions, VectorWriter
 from engram.minari import read_minari
 
 
@@ -269,6 +269,15 @@ def test_a_dataset_that_does_not_fit_its_spaces(open_store):
     store = open_store(Table("t"))
     dataset = dataset_of(buffer(2, terminated=True), observation_space=gymnasium.spaces.Text(5))
     with pytest.raises(
-        StorageError, match=r"^the Minari dataset 'made-up-v0' cannot be read: .*has no attribute 'decode'"
+        StorageError, match=r"^the Minari dataset 'made-up-v0': it cannot be read: .*has no attribute 'decode'"
     ):
         read_minari(store, dataset, [Transitions("t", discount=0.9)])
+
+
+def test_errors_of_the_caller_are_not_those_of_the_dataset(monkeypatch):
+    def reset(*_):
+        raise KeyError("mine")
+
+    monkeypatch.setattr(VectorWriter, "reset", reset)
+    with Store([Table("t")]) as store, pytest.raises(KeyError, match="mine"):
+        read_minari(store, dataset_of(buffer(2, terminated=True)), [Transitions("t", discount=0.9)])

@@ -1,6 +1,8 @@
 """What a dataset cannot have is refused, with nothing written: spaces, names, values, metadata and ids; full disks."""
 
+import errno
 import fcntl
+import os
 import warnings
 
 import gymnasium
@@ -125,23 +127,69 @@ def test_values_that_hdf5_does_not_store(store, datasets_path, space, changes, t
 
 
 def test_episodes_with_other_columns_than_the_first(store, datasets_path):
-    text = "the episodes of a dataset must have the same columns; got "
-    advice = "; write them to several datasets, with `keys`"
     first = insert_columns(store, "e", item())
-    for changes, got in [
-        ({"action": np.zeros(2, np.int32)}, "column `action` int32[], and in the first item int64[]"),
-        (
-            {"extras": np.zeros(2)},
-            (
-                "the columns `action`, `extras`, `obs`, `reward`, `terminated`, `truncated`, and in the first item the "
-                "columns `action`, `obs`, `reward`, `terminated`, `truncated`"
-            ),
-        ),
-    ]:
-        key = insert_columns(store, "e", item(**changes))
-        with raises(SignatureError, f"item {key}: {text}{got}{advice}"):
-            write(store, keys=[first, key])
+    key = insert_columns(store, "e", item(action=np.zeros(2, np.int32)))
+    with raises(
+        SignatureError,
+        f"item {key}: the episodes of a dataset must have the same observations and actions; got column `action` "
+        "int32[], and in the first item int64[]; write them to several datasets, with `keys`",
+    ):
+        write(store, keys=[first, key])
     assert not list(datasets_path.glob("*"))
+
+
+@pytest.mark.usefixtures("datasets_path")
+def test_episodes_with_other_rewards_and_extras_than_the_first(store):
+    keys = [
+        insert_columns(store, "e", item(**changes))
+        for changes in ({}, {"reward": np.ones(2)}, {"valid": np.ones(2, bool)}, {"extras": {"x": np.ones(2)}})
+    ]
+    episodes = list(write(store, keys=keys).iterate_episodes())
+    assert [episode.rewards.sum() for episode in episodes] == [0, 2, 0, 0]
+    assert episodes[3].infos["x"].tolist() == [0, 1, 1]
+
+
+def test_a_namespace_is_created_with_its_first_dataset(store, datasets_path, monkeypatch):
+    """A writer that fails removes no namespace that another one needs."""
+    existed = []
+    fallocate = os.posix_fallocate
+
+    def record(*args):
+        existed.append((datasets_path / "new").exists())
+        fallocate(*args)
+
+    monkeypatch.setattr(os, "posix_fallocate", record)
+    insert_columns(store, "e", item())
+    write(store, dataset_id="new/x-v0")
+    assert existed
+    assert not any(existed)
+    assert minari.list_local_datasets().keys() == {"new/x-v0"}
+
+
+@pytest.mark.usefixtures("datasets_path")
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
+def test_a_file_system_that_cannot_reserve_space(store, monkeypatch, code):
+    def fallocate(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    insert_columns(store, "e", item())
+    assert write(store).total_episodes == 1
+
+
+@pytest.mark.usefixtures("datasets_path")
+def test_space_is_reserved_for_the_data_once(store, monkeypatch):
+    sizes = []
+    fallocate = os.posix_fallocate
+
+    def record(descriptor, offset, size):
+        sizes.append(size)
+        fallocate(descriptor, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", record)
+    insert_columns(store, "e", item(extras={"x": np.zeros((2, 1_000_000), np.uint8)}))
+    write(store)
+    assert 3_000_000 < max(sizes) < 3_200_000  # infos have a row more
 
 
 def test_metadata(store, datasets_path):

@@ -61,16 +61,16 @@ def episode_of(sample: Sample, spaces: Spaces, *, truncate: bool) -> EpisodeBuff
     )
 
 
-def columns_of(data: Nest) -> dict[str, str]:
-    """Returns dtype and shape of the cells of an item, by name of the column."""
-    columns, names, _ = _engram.flatten(data)
+def columns_of(data: dict[str, Nest]) -> dict[str, str]:
+    """Returns dtype and shape of the observations and actions of an item, by name of the column."""
+    columns, names, _ = _engram.flatten({name: data[name] for name in ("obs", "action")})
     dtypes = ["text" if column.dtype == object else str(column.dtype) for column in columns]
     shapes = [list(column.shape[1:]) for column in columns]
     return {name: f"{dtype}{shape}" for name, dtype, shape in zip(names, dtypes, shapes, strict=True)}
 
 
 def check_same_columns(key: int, columns: dict[str, str], first: dict[str, str]) -> None:
-    """Checks that an item has the columns of the first one: an environment's spaces do not change.
+    """Checks that an item has the observations and actions of the first one: an environment's spaces do not change.
 
     Raises:
         SignatureError: It has others.
@@ -83,8 +83,8 @@ def check_same_columns(key: int, columns: dict[str, str], first: dict[str, str])
         name = next(name for name in columns if columns[name] != first[name])
         got, expected = f"column `{name}` {columns[name]}", first[name]
     raise SignatureError(
-        f"item {key}: the episodes of a dataset must have the same columns; got {got}, and in the first item "
-        f"{expected}; write them to several datasets, with `keys`"
+        f"item {key}: the episodes of a dataset must have the same observations and actions; got {got}, and in the "
+        f"first item {expected}; write them to several datasets, with `keys`"
     )
 
 

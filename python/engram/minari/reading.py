@@ -73,12 +73,29 @@ def read_minari(
         progress_bar(f"reading {dataset.id}", total, show=progress) as advance,
         _naming_dataset(dataset.id),
     ):
-        for data in dataset.iterate_episodes():
-            if len(data.rewards):
-                _write(writer, Episode.of(data, names), data.id)
+        for number, episode in _episodes(dataset, names):
+            if episode is not None:
+                _write(writer, episode, number)
             advance(1)
         writer.flush(timeout)
     return total
+
+
+def _episodes(dataset: minari.MinariDataset, names: list[str] | None) -> Iterator[tuple[int, Episode | None]]:
+    """Yields id and content of each episode; None for one without steps."""
+    episodes = iter(dataset.iterate_episodes())
+    while True:
+        try:
+            data = next(episodes, None)
+            if data is None:
+                return
+            episode = Episode.of(data, names) if len(data.rewards) else None
+        except EngramError:
+            raise
+        # Those of h5py and Minari.
+        except (KeyError, OSError, AssertionError, AttributeError, TypeError, ValueError) as error:
+            raise StorageError(f"it cannot be read: {error}") from error
+        yield int(data.id), episode
 
 
 def _write(writer: VectorWriter, episode: Episode, number: int) -> None:
@@ -143,5 +160,3 @@ def _naming_dataset(dataset: str) -> Iterator[None]:
         yield
     except EngramError as error:
         raise type(error)(f"the Minari dataset {dataset!r}: {dropped_items_text(str(error))}") from error
-    except (KeyError, OSError, AssertionError, AttributeError, TypeError, ValueError) as error:  # of h5py and Minari
-        raise StorageError(f"the Minari dataset {dataset!r} cannot be read: {error}") from error

@@ -1,9 +1,9 @@
 """Writes a table of episodes as a Minari dataset."""
 
+import errno
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +37,8 @@ _BYTES_PER_WRITE = 64 << 20
 
 _DATASET_BYTES = 4 << 10
 _FILE_BYTES = 64 << 10
-"""What HDF5 writes in addition to the data, at most: per array and group of an episode, and per write."""
+_TEXT_BYTES = 64
+"""What HDF5 writes in addition to the data, at most: per array and group of an episode, per write, and per text."""
 
 
 def write_minari(
@@ -88,9 +89,9 @@ def write_minari(
         The dataset.
 
     Raises:
-        SignatureError: An item is not an episode, does not fit the spaces, has other columns than those before it, or
-            has names or values that HDF5 does not store as they are: names that are empty, `.` or not text or have `/`
-            or NUL, text with NUL, bytes, bfloat16 and float8. Nothing is written.
+        SignatureError: An item is not an episode, does not fit the spaces, has other observations or actions than the
+            first, or has names or values that HDF5 does not store as they are: names that are empty, `.` or not text or
+            have `/` or NUL, text with NUL, bytes, bfloat16 and float8. Nothing is written.
         StorageError: The dataset cannot be written. Nothing is written.
         InvalidArgumentError: An argument is invalid, the dataset exists, the environment does not, or Minari does not
             store a space as it is.
@@ -104,8 +105,8 @@ def write_minari(
     checked_metadata = _checked_metadata(metadata)
     spec, spaces = checked_spaces(env, observation_space, action_space)
     with (
+        ExitStack() as until_renamed,
         store.scan(table, batch_size=None, keys=keys, order=order) as scan,
-        _in_namespace(namespace),
         complete_output(target, is_directory=True, folder=get_dataset_path()) as folder,
         progress_bar(f"writing {dataset_id}", scan.num_items, show=progress) as advance,
     ):
@@ -121,7 +122,7 @@ def write_minari(
             first = first or columns
             check_same_columns(int(sample.info.key[0]), columns, first)
             num_steps += len(episodes[-1])
-            num_bytes += _num_bytes(sample.data)
+            num_bytes += _num_bytes(episodes[-1])
             if num_steps >= _STEPS_PER_WRITE or num_bytes >= _BYTES_PER_WRITE:
                 _write(storage, file, episodes, num_bytes)
                 episodes.clear()
@@ -129,6 +130,7 @@ def write_minari(
             advance(1)
         _write(storage, file, episodes, num_bytes)
         _check_readable(folder / "data")
+        until_renamed.enter_context(_in_namespace(namespace))
     return minari.load_dataset(dataset_id)
 
 
@@ -148,18 +150,19 @@ def _in_namespace(namespace: str | None) -> Iterator[None]:
             raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
         yield
     except BaseException:
-        with suppress(OSError):
-            for each in missing:
+        for each in missing:
+            with suppress(OSError):
                 if [file.name for file in each.iterdir()] == [NAMESPACE_METADATA_FILENAME]:
                     (each / NAMESPACE_METADATA_FILENAME).unlink()
                 each.rmdir()
         raise
 
 
-def _num_bytes(nest: Nest) -> int:
-    """Returns the size of a nest of arrays in memory."""
-    columns = _engram.flatten(nest)[0]
-    texts = sum(sum(map(sys.getsizeof, column.flat)) for column in columns if column.dtype == object)
+def _num_bytes(episode: EpisodeBuffer) -> int:
+    """Returns the size of the data of an episode in HDF5, at most."""
+    parts = (episode.observations, episode.actions, episode.rewards, episode.terminations, episode.truncations)
+    columns = _engram.flatten((*parts, episode.infos) if episode.infos else parts)[0]
+    texts = sum(_TEXT_BYTES + 4 * len(text) for column in columns if column.dtype == object for text in column.flat)
     return texts + sum(int(column.nbytes) for column in columns)
 
 
@@ -175,17 +178,21 @@ def _create(storage: MinariStorage) -> Path:
 def _reserve(file: Path, num_bytes: int) -> None:
     """Extends a file, so that there is disk space for as many more bytes: HDF5 ends the process if it cannot write.
 
-    HDF5 truncates the file to what it has used.
+    HDF5 truncates the file to what it has used. On file systems that cannot reserve space, it does nothing.
     """
     if hasattr(os, "posix_fallocate"):
         with file.open("r+b") as opened:
-            os.posix_fallocate(opened.fileno(), file.stat().st_size, num_bytes)
+            try:
+                os.posix_fallocate(opened.fileno(), file.stat().st_size, num_bytes)
+            except OSError as error:
+                if error.errno not in {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}:
+                    raise
 
 
 def _write(storage: MinariStorage, file: Path, episodes: list[EpisodeBuffer], num_bytes: int) -> None:
     """Appends episodes, which have this number of bytes, to a dataset and its file."""
     if episodes:
-        _reserve(file, 2 * num_bytes + _DATASET_BYTES * sum(map(_num_datasets, episodes)) + _FILE_BYTES)
+        _reserve(file, num_bytes + _DATASET_BYTES * sum(map(_num_datasets, episodes)) + _FILE_BYTES)
     try:
         storage.update_episodes(episodes)
     except (TypeError, ValueError) as error:
