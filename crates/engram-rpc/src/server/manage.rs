@@ -57,9 +57,10 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
             done()
         }
         Call::SetLimits(pb::SetLimits { table, limits }) => {
+            let table = table_names::find_table(engine, &table)?;
             let limits = decode_limits(limits)?;
             limits.check_progress()?;
-            table_names::find_table(engine, &table)?.set_limits(limits)?;
+            table.set_limits(limits)?;
             engine.until_durable().await?;
             done()
         }
