@@ -75,13 +75,12 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
             })?;
         }
     }
-    let unreadable = tables.iter().filter_map(|(name, table)| {
-        (table.unreadable > 0).then(|| {
-            format!(
-                "table `{name}`: without {}, which dm-reverb has stored with a negative offset and cannot sample either",
-                count(table.unreadable, "item")
-            )
-        })
+    let unreadable = tables.iter().filter(|(_, table)| table.unreadable > 0);
+    let unreadable = unreadable.map(|(name, table)| {
+        format!(
+            "table `{name}`: without {}, which dm-reverb has stored with a negative offset and cannot sample either",
+            count(table.unreadable, "item")
+        )
     });
     let signatures = tables.iter().filter_map(|(name, table)| {
         let missing = table.missing_signature_part?;
