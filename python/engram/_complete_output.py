@@ -13,7 +13,7 @@ from engram import _engram
 from engram._text import printable
 from engram.errors import EngramError, StorageError
 
-__all__ = ["complete_output", "fsync"]
+__all__ = ["check_output", "complete_output", "fsync"]
 
 
 @contextmanager
@@ -31,10 +31,9 @@ def complete_output(target: Path, *, is_directory: bool, folder: Path | None = N
             replaced or created.
 
     Raises:
-        StorageError: The file or directory is in use; or an `OSError` in the `with` block, with its text.
+        StorageError: Those of `check_output`; or an `OSError` in the `with` block, with its text.
     """
-    final = Path(os.path.realpath(target))
-    _engram.check_unused(final)
+    final = check_output(target, is_directory=is_directory)
     temporary = (folder or final.parent) / f".{final.name}.{secrets.token_hex(4)}.tmp"
     try:
         try:
@@ -57,6 +56,19 @@ def complete_output(target: Path, *, is_directory: bool, folder: Path | None = N
         if isinstance(error, EngramError):
             raise
         raise StorageError(f"cannot write {printable(str(target))}: {error.strerror or error}") from error
+
+
+def check_output(target: Path, *, is_directory: bool = False) -> Path:
+    """Checks that `complete_output` may create or replace a file or directory; returns its path without symbolic links.
+
+    Raises:
+        StorageError: It is in use, or a directory is to be replaced by a file.
+    """
+    final = Path(os.path.realpath(target))
+    _engram.check_unused(final)
+    if not is_directory and final.is_dir():
+        raise StorageError(f"cannot write {printable(str(target))}: it is a directory; give the path of a file")
+    return final
 
 
 def _give_name(temporary: Path, final: Path) -> None:

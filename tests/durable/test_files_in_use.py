@@ -1,5 +1,6 @@
 """Files and directories that are in use are replaced and removed by no function that writes to a path."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -11,6 +12,8 @@ from helpers.support import case, run_python
 
 import engram
 from engram import Store, Table
+from engram._complete_output import complete_output
+from engram.agents import dqn
 from engram.agents.dqn import plot
 from engram.buffers import MappedFile, ReplayBuffer
 from engram.cli.progress_log import ProgressLog
@@ -160,6 +163,52 @@ def test_the_log_of_a_run(tmp_path):
                 write(path)
     with ProgressLog(tmp_path):
         pass
+
+
+def test_a_log_that_is_locked_at_the_last_moment_stays_as_it_is(tmp_path, monkeypatch):
+    (tmp_path / "progress.jsonl").write_text("of another run")
+
+    def lock(*_):
+        raise BlockingIOError
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with pytest.raises(
+        StorageError,
+        match=r"progress.jsonl is in use: another run writes to it; wait until that ends, or give another directory$",
+    ):
+        ProgressLog(tmp_path)
+    monkeypatch.undo()
+    assert (tmp_path / "progress.jsonl").read_text() == "of another run"
+    with ProgressLog(tmp_path):
+        assert (tmp_path / "progress.jsonl").read_text() == ""
+
+
+def test_directories_are_not_replaced_by_files(tmp_path):
+    path = tmp_path / "returns.png"
+    path.mkdir()
+    with (
+        pytest.raises(StorageError, match=rf"^cannot write {path}: it is a directory; give the path of a file$"),
+        complete_output(path, is_directory=False),
+    ):
+        pytest.fail("not refused at once")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["x", "x.png", "x.svg"])
+def test_the_format_of_plots(tmp_path, name):
+    result = dqn.Result(
+        config=dqn.DQNConfig(),
+        stopped="budget",
+        steps=1,
+        learner_steps=1,
+        returns=[1.0],
+        episode_ends=[0],
+        seconds=1.0,
+        table=None,
+        params=None,
+    )
+    start = b"<?xml" if name == "x.svg" else b"\x89PNG"
+    assert plot.plot_returns([result], tmp_path / name).read_bytes().startswith(start)
 
 
 def test_plots(tmp_path):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-from contextlib import suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from engram import _engram
+from engram._file_lock import try_lock
+from engram.errors import StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +34,18 @@ class ProgressLog:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "progress.jsonl"
         _engram.check_unused(path)
-        self._file = path.open("w", encoding="utf-8")
-        with suppress(OSError):  # some file systems have no locks
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with ExitStack() as stack:
+            self._file = stack.enter_context(path.open("a", encoding="utf-8"))
+            try:
+                locked = try_lock(self._file)
+            except OSError:
+                locked = True  # some file systems have no locks
+            if not locked:
+                raise StorageError(
+                    f"{path} is in use: another run writes to it; wait until that ends, or give another directory"
+                )
+            self._file.truncate(0)
+            stack.pop_all()
         self._last = (-math.inf, 0)
         self._pending: Progress | None = None
 

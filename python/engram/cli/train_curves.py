@@ -17,7 +17,7 @@ from engram.errors import EngramError
 def curves(
     directories: Annotated[list[Path], typer.Argument(help="Directories of runs (--out of `engram train ftw`).")],
     *,
-    out: Annotated[Path, typer.Option(help="The picture, a PNG.")] = Path("curves.png"),
+    out: Annotated[Path, typer.Option(help="The picture, such as a PNG or SVG.")] = Path("curves.png"),
 ) -> None:
     """Draw the learning curves of runs side by side."""
     try:

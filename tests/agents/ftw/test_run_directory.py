@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from engram import Store, Table
-from engram.agents.ftw import run_directory
 from engram.agents.ftw.learner import Metrics
 from engram.agents.ftw.run_directory import Checkpoint, RunDirectory
 from engram.agents.ftw.run_logs import RunLogs
@@ -136,7 +135,7 @@ def test_a_run_of_another_process_is_seen_after_the_lock(tmp_path, monkeypatch):
         (checkpoint / "run.json").write_text(json.dumps({}))
         fcntl.flock(*args)
 
-    monkeypatch.setattr(run_directory.fcntl, "flock", lock)
+    monkeypatch.setattr(fcntl, "flock", lock)
     with (
         pytest.raises(InvalidArgumentError, match="has the checkpoints of a run"),
         RunDirectory(tmp_path, resume=False),
@@ -147,12 +146,24 @@ def test_a_run_of_another_process_is_seen_after_the_lock(tmp_path, monkeypatch):
 
 
 def test_one_process_trains_in_a_directory(tmp_path):
-    message = f"another process trains in {tmp_path}$"
+    message = f"a run trains in {tmp_path}; wait until it ends, or choose another directory$"
     with (
         RunDirectory(tmp_path, resume=False),
         pytest.raises(StorageError, match=message),
         RunDirectory(tmp_path, resume=False),
     ):
+        pass
+
+
+def test_a_check_for_files_in_use_does_not_stop_a_run(tmp_path, monkeypatch):
+    """It locks `engram.lock` for a moment."""
+
+    def lock(*_):
+        monkeypatch.undo()
+        raise BlockingIOError
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    with RunDirectory(tmp_path, resume=False):
         pass
 
 

@@ -297,7 +297,9 @@ def test_a_directory_with_a_run_is_not_overwritten_and_one_without_cannot_be_res
 def test_one_process_trains_in_a_directory(tmp_path):
     with (tmp_path / "engram.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(StorageError, match=f"another process trains in {tmp_path}$"):
+        with pytest.raises(
+            StorageError, match=f"a run trains in {tmp_path}; wait until it ends, or choose another directory$"
+        ):
             run_training(tiny(), SYNC, tmp_path)
 
 

@@ -17,13 +17,13 @@ INK, FAINT = "#1f2937", "#9ca3af"
 
 
 def plot_returns(results: Sequence[Result], path: Path) -> Path:
-    """Writes the plot of `draw_returns` to a PNG of 1600 x 800 pixels, and returns its path.
+    """Writes the plot of `draw_returns`, of 1600 x 800 pixels, and returns its path.
 
-    Missing directories are created.
+    The suffix of the path is the format, by default PNG. Missing directories are created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with complete_output(path, is_directory=False) as temporary:
-        draw_returns(results).savefig(temporary, format="png")
+        draw_returns(results).savefig(temporary, format=path.suffix.removeprefix(".") or "png")
     return path
 
 

@@ -32,9 +32,9 @@ Log: TypeAlias = Mapping[str, np.ndarray[tuple[int], np.dtype[np.float64]]]
 
 
 def plot_curves(directories: Sequence[Path], path: Path) -> Path:
-    """Writes the curves of runs, each with the name of its directory, to a PNG; returns its path.
+    """Writes the curves of runs, each with the name of its directory, to a picture; returns its path.
 
-    Missing directories are created.
+    The suffix of the path is the format, by default PNG. Missing directories are created.
 
     Raises:
         InvalidArgumentError: A directory has no logs of a run.

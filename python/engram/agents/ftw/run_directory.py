@@ -13,7 +13,6 @@ removed by the next process. DIR also has the files of `run_logs`, and those of 
 one of them and is not marked is not written to.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple, Self
 from engram import _engram
 from engram._complete_output import fsync
 from engram._extras import importing_extra
+from engram._file_lock import try_lock
 from engram.agents.ftw.replay import Replay
 from engram.agents.ftw.run_logs import EVALUATION, TENSORBOARD, TRAIN
 from engram.errors import InvalidArgumentError, StorageError
@@ -80,17 +80,15 @@ class RunDirectory:
         Raises:
             InvalidArgumentError: It has a checkpoint and is not to be resumed, or it has none and is; or it is not the
                 directory of a run, and has a file that a run would write.
-            StorageError: Another process trains in it, or uses a file that a run would overwrite.
+            StorageError: A run trains in it, or uses a file that a run would overwrite.
             OSError: It cannot be written.
         """
         self._check()
         self.path.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             lock = stack.enter_context((self.path / _LOCK).open("a", encoding="utf-8"))
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise StorageError(f"another process trains in {self.path}") from None
+            if not try_lock(lock):
+                raise StorageError(f"a run trains in {self.path}; wait until it ends, or choose another directory")
             self._check()  # again: until now, another process may have trained
             leftovers = list(self._checkpoints.glob(f"{_UNFINISHED}*"))
             for each in (*leftovers, *(self.path / name for name in _WRITTEN if name != _CHECKPOINTS)):
