@@ -89,6 +89,18 @@ def test_out_must_not_be_a_file(run, tmp_path):
     assert result.stderr == f"error: {text}{tmp_path / 'taken'}\n"
 
 
+@pytest.mark.jax
+def test_results_that_cannot_be_written_are_an_error_before_the_training(run, tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "out" / "result.json").mkdir(parents=True)
+    for out, text in [
+        (tmp_path / "file" / "out", f"cannot write {tmp_path}/file/out: Not a directory; give another `--out`"),
+        (tmp_path / "out", f"cannot write {tmp_path}/out/result.json: it is a directory; give the path of a file"),
+    ]:
+        result = run("demo", *TINY, "--out", out)
+        assert (result.exit_code, result.stderr) == (1, f"error: {text}\n")
+
+
 @pytest.mark.parametrize(
     "other", [["--env", "Acrobot-v1"], ["--processes", "2"], ["--out", "x"], ["--headless"], ["--dashboard"]]
 )

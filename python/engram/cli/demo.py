@@ -7,13 +7,14 @@ import json
 import os
 import time
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from engram._complete_output import complete_output
+from engram._complete_output import check_output, complete_output
 from engram._extras import importing_extra
 from engram.cli.demo_page import DEFAULT_PORT, DemoPage, demo_page
 from engram.cli.demo_progress import take_snapshot
@@ -23,12 +24,14 @@ from engram.cli.output import fail, stdout_console, text
 from engram.cli.program_name import program_name
 from engram.cli.progress_log import ProgressLog
 from engram.cli.training_progress import Reporter, make_reporter
-from engram.errors import EngramError
+from engram.errors import EngramError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from engram.agents.dqn import DQNConfig, Progress, Result
+
+PLOT, RESULT = "returns.png", "result.json"
 
 NEXT_COMMANDS = (
     "demo --seeds 5 --headless",
@@ -127,6 +130,7 @@ def demo(
         folder = out or Path("runs/demo") / configs[0].env_id.lower().replace("/", "-").replace(":", "-")
         if folder.exists() and not folder.is_dir():
             fail(stderr, f"`--out` must be a directory, which is created if it does not exist; got the file {folder}")
+        check_folder(folder)
         port = (DEFAULT_PORT if dashboard_port is None else dashboard_port) if dashboard else None
         with demo_page(port, out or Path("runs")) as page:
             startup = time.perf_counter() - started
@@ -144,6 +148,22 @@ def demo(
         fail(stderr, str(error))
     if results[-1].stopped == "interrupted":
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def check_folder(folder: Path) -> None:
+    """Creates the directory of the results; checks before the training that they can be written.
+
+    Raises:
+        StorageError: They cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StorageError(f"cannot write {folder}: {error.strerror or error}; give another `--out`") from error
+    for name in (PLOT, RESULT):
+        check_output(folder / name)
 
 
 def import_extras() -> None:
@@ -242,9 +262,9 @@ def summarize(results: Sequence[Result], startup: float, folder: Path) -> dict[s
         "target": config.solved_return,
         "solved": sum(result.stopped == "solved" for result in results),
         "runs": runs,
-        "plot": str(plot_returns(results, folder / "returns.png")),
+        "plot": str(plot_returns(results, folder / PLOT)),
     }
-    with complete_output(folder / "result.json", is_directory=False) as temporary:
+    with complete_output(folder / RESULT, is_directory=False) as temporary:
         temporary.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
 
