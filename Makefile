@@ -256,7 +256,7 @@ screenshots: .venv/.dev .venv/.built ## Make the pictures of the dashboard for t
 	@touch $@
 
 .PHONY: test-interop
-test-interop: .venv/.test $(ENGINE) .venv-interop/.built ## Test dm-reverb's client with Engram's server and with its own
+test-interop: .venv/.dev $(ENGINE) .venv-interop/.built ## Test dm-reverb's client with Engram's server and with its own
 	@echo "==> dm-reverb's client with both servers"
 	@REVERB_PYTHON=.venv-interop/bin/python $(BIN)/python -m pytest -m "interop$(MARKERS)" $(PYTEST_ARGS)
 

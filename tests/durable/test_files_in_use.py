@@ -13,13 +13,13 @@ from helpers.support import case, run_python
 import engram
 from engram import Store, Table
 from engram._complete_output import complete_output
-from engram.agents import dqn
-from engram.agents.dqn import plot
 from engram.buffers import MappedFile, ReplayBuffer
 from engram.cli.progress_log import ProgressLog
 from engram.errors import StorageError
 
 parquet = pytest.importorskip("engram.parquet", reason="needs the extra `parquet`")
+dqn = pytest.importorskip("engram.agents.dqn", reason="needs the extra `agents`")
+plot = pytest.importorskip("engram.agents.dqn.plot", reason="needs the extra `agents`")
 
 
 def mapped(path, **options):

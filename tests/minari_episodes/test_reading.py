@@ -234,10 +234,10 @@ def test_a_damaged_dataset(datasets_path):
     file = datasets_path / "made-up-v0" / "data" / "main_data.hdf5"
     file.write_bytes(file.read_bytes()[:500])
     with Store([Table("t")]) as store:
-        with pytest.raises(StorageError, match=r"^the Minari dataset 'made-up-v0' cannot be read: "):
+        with pytest.raises(StorageError, match=r"^the Minari dataset 'made-up-v0': it cannot be read: "):
             read_minari(store, "made-up-v0", [Transitions("t", discount=1.0)])
         (datasets_path / "made-up-v0" / "data" / "metadata.json").unlink()
-        with pytest.raises(StorageError, match=r"^the Minari dataset 'made-up-v0' cannot be read: "):
+        with pytest.raises(StorageError, match=r"^the Minari dataset 'made-up-v0': it cannot be read: "):
             read_minari(store, "made-up-v0", [Transitions("t", discount=1.0)])
 
 
