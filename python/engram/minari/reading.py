@@ -137,7 +137,7 @@ def _loaded(dataset: str | minari.MinariDataset) -> minari.MinariDataset:
             f"`minari.download_dataset({dataset!r})`, or create it ({error})"
         ) from None
     except (ValueError, KeyError, OSError, ImportError, AssertionError) as error:
-        raise StorageError(f"the Minari dataset {dataset!r} cannot be read: {error}") from error
+        raise StorageError(f"the Minari dataset {dataset!r}: it cannot be read: {error}") from error
 
 
 @contextmanager
