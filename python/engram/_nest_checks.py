@@ -67,7 +67,7 @@ def check_env_lists(nest: Nest, num_envs: int, is_declared: IsDeclared = lambda 
         if all(other == first for other in others) and not is_declared(_columns(path, found)):
             what = f"`{path}`" if path else "the nest"
             raise SignatureError(
-                f"{what} is a {_kind(found)} of {num_envs} equal nests, as many as there are environments, so "
+                f"{what} is a {_kind(found)} of {num_envs} equal nests, the number of environments, so "
                 f"that it is unclear whether each is an environment; stack them into one nest of arrays [{num_envs}, "
                 "...], as with numpy.stack, or use a dict or a named tuple if each is meant as columns of its own"
             )

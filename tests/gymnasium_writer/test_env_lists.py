@@ -110,7 +110,7 @@ def test_lists_in_an_observation_and_last_observations_are_stacked(open_store, f
 
 def unclear(name):
     return (
-        f"`{name}` has a list or tuple of 2 elements, as many as there are environments, so it is unclear whether each "
+        f"`{name}` has a list or tuple of 2 elements, the number of environments, so it is unclear whether each "
         "is an environment; stack them into one nest of arrays [2, ...], as with numpy.stack, or create the writer "
         "with the vector environment as `envs`, whose spaces decide; a `signature` decides too"
     )
@@ -181,7 +181,7 @@ def play_without_extras(writer, obs):
 def test_lists_that_do_not_fit_the_spaces_are_refused(open_store):
     store = open_store(Table("t"))
     text = (
-        "`{}` has a list or tuple of 2 elements, as many as there are environments, so it must fit `envs.{}`: one nest "
+        "`{}` has a list or tuple of 2 elements, the number of environments, so it must fit `envs.{}`: one nest "
         "of arrays [2, ...], or 2 nests; got {} for `{}`"
     )
     wrong = [np.zeros((2, 1)), np.zeros((2, 1))]
@@ -215,7 +215,7 @@ def test_batches_of_other_writers_with_an_element_per_environment_are_refused(op
         {"a": part["a"][:, np.newaxis]} if kind == "tuple" else part[:, np.newaxis] for part in parts
     )
     text = (
-        f"`x` is a {kind} of 2 equal nests, as many as there are environments, so that it is unclear whether each is "
+        f"`x` is a {kind} of 2 equal nests, the number of environments, so that it is unclear whether each is "
         "an environment; stack them into one nest of arrays [2, ...], as with numpy.stack, or use a dict or a named "
         "tuple if each is meant as columns of its own"
     )

@@ -75,3 +75,15 @@ def model_episode(data):
         truncated=[bool(each) for each in data.truncations],
         ended=True,
     )
+
+
+def item(**changes):
+    """An episode of two steps."""
+    return {
+        "obs": np.zeros((3, 2), np.float32),
+        "action": np.zeros(2, np.int64),
+        "reward": np.zeros(2, np.float32),
+        "terminated": np.array([False, True]),
+        "truncated": np.zeros(2, bool),
+        **changes,
+    }

@@ -16,22 +16,7 @@ from engram.gymnasium import Episodes
 from engram.minari import read_minari, write_minari
 
 NUMBERS = itertools.count()
-DTYPES = [
-    *(
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-    ),
-]
+DTYPES = [np.dtype(code).name for code in "?bhiqBHIQefd"]
 OTHER_DTYPES = [*DTYPES, "complex64", "complex128", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
 NAMES = st.sampled_from([*"abcd", "_index_0", "a.b", "é", "A", " "]) | st.text(min_size=1, max_size=3)
 ODD_NAMES = st.sampled_from(["", ".", "..", "a/b", "/a", "a/", "./a", "a\0b", "\0"])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.item_bits import insert_columns
-from helpers.minari_datasets import BOX, DISCRETE, buffer, dataset_of
+from helpers.minari_datasets import BOX, DISCRETE, buffer, dataset_of, item
 from helpers.support import case, raises, run_python
 
 from engram import Store, Table
@@ -26,18 +26,6 @@ NUMBER = spaces.Box(-1, 1, (), np.float32)
 def store():
     with Store([Table("e")]) as opened:
         yield opened
-
-
-def item(**changes):
-    """An episode of two steps."""
-    return {
-        "obs": np.zeros((3, 2), np.float32),
-        "action": np.zeros(2, np.int64),
-        "reward": np.zeros(2, np.float32),
-        "terminated": np.array([False, True]),
-        "truncated": np.zeros(2, bool),
-        **changes,
-    }
 
 
 def write(store, observation_space=BOX, action_space=DISCRETE, dataset_id="x-v0", **options):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from helpers.item_bits import bits_of
-from helpers.minari_datasets import BOX, DISCRETE, buffer, cartpole, dataset_of
+from helpers.minari_datasets import BOX, DISCRETE, buffer, cartpole, dataset_of, item
 from helpers.support import raises
 from hypothesis import HealthCheck, given, settings
 from minari.data_collector import EpisodeBuffer
@@ -257,18 +257,6 @@ def test_items_without_an_end(open_store):
     for episode in dataset.iterate_episodes():
         assert episode.terminations[-1] != episode.truncations[-1]
         assert not (episode.terminations[:-1] | episode.truncations[:-1]).any()
-
-
-def item(**changes):
-    """An episode of two steps."""
-    return {
-        "obs": np.zeros((3, 2), np.float32),
-        "action": np.zeros(2, np.int64),
-        "reward": np.zeros(2, np.float32),
-        "terminated": np.array([False, True]),
-        "truncated": np.zeros(2, bool),
-        **changes,
-    }
 
 
 def insert(store, data):

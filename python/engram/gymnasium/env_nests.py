@@ -63,7 +63,7 @@ class EnvNests:
         if specs is None:
             check_number_lists({name: nest})  # a better error
             raise SignatureError(
-                f"`{name}` has a list or tuple of {self._num_envs} elements, as many as there are environments, so it "
+                f"`{name}` has a list or tuple of {self._num_envs} elements, the number of environments, so it "
                 f"is unclear whether each is an environment; stack them into one nest of arrays [{self._num_envs}, "
                 "...], as with numpy.stack, or create the writer with the vector environment as `envs`, whose spaces "
                 "decide; a `signature` decides too"
@@ -72,7 +72,7 @@ class EnvNests:
             return self._stacked(nest, specs, name)
         except _Mismatch as mismatch:
             raise SignatureError(
-                f"`{name}` has a list or tuple of {self._num_envs} elements, as many as there are environments, so it "
+                f"`{name}` has a list or tuple of {self._num_envs} elements, the number of environments, so it "
                 f"must fit {source}: one nest of arrays [{self._num_envs}, ...], or {self._num_envs} nests; {mismatch}"
             ) from None
 
