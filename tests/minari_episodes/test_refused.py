@@ -17,14 +17,15 @@ from helpers.support import case, raises, run_python
 
 from engram import Store, Table
 from engram.errors import InvalidArgumentError, SignatureError, StorageError
-from engram.minari import write_minari
+from engram.gymnasium import Episodes
+from engram.minari import read_minari, write_minari
 
 NUMBER = spaces.Box(-1, 1, (), np.float32)
 
 
 @pytest.fixture
 def store():
-    with Store([Table("e")]) as opened:
+    with Store([Table("e"), Table("copy")]) as opened:
         yield opened
 
 
@@ -135,6 +136,15 @@ def test_episodes_with_other_rewards_and_extras_than_the_first(store):
     episodes = list(write(store, keys=keys).iterate_episodes())
     assert [episode.rewards.sum() for episode in episodes] == [0, 2, 0, 0]
     assert episodes[3].infos["x"].tolist() == [0, 1, 1]
+
+
+@pytest.mark.usefixtures("datasets_path")
+def test_extras_that_differ_between_episodes_are_read(store):
+    extras = [np.array([2, 3], np.int8), np.array([True, False]), np.array([1.5, 2.5])]
+    keys = [insert_columns(store, "e", item(extras={"x": each})) for each in extras]
+    assert read_minari(store, write(store, keys=keys), [Episodes("copy", max_length=9)], infos=True) == 3
+    copies = [sample.data["extras"]["x"] for sample in store.scan("copy", batch_size=None)]
+    assert [(each.dtype, each.tolist()) for each in copies] == [(each.dtype, each.tolist()) for each in extras]
 
 
 def test_a_namespace_is_created_with_its_first_dataset(store, datasets_path, monkeypatch):
@@ -254,7 +264,8 @@ from helpers.item_bits import insert_columns
 from helpers.minari_datasets import BOX, DISCRETE
 from engram import Store, Table
 from engram.errors import StorageError
-from engram.minari import write_minari
+from engram.gymnasium import Episodes
+from engram.minari import read_minari, write_minari
 
 with Store([Table("e")]) as store:
     for _ in range(20):

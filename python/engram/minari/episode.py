@@ -106,6 +106,11 @@ class Episode:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    def columns(self) -> list[tuple[str, list[tuple[str, tuple[int, ...]]]]]:
+        """Returns the structure, dtypes and shapes of observations, actions and extras."""
+        parts = [self.obs, self.actions, *([] if self.extras is None else [self.extras])]
+        return [(part.structure, [(str(array.dtype), array.shape[1:]) for array in part.arrays]) for part in parts]
+
     @property
     def has_ended(self) -> bool:
         """True if the last step has ended the episode."""

@@ -1,6 +1,7 @@
 """Creates the items of a table from the episodes of a Minari dataset."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import minari
@@ -66,23 +67,30 @@ def read_minari(
     _checks.boolean("`progress`", progress)
     dataset = _loaded(dataset)
     total = int(dataset.total_episodes)
-    writer = VectorWriter(store, 1, items, autoreset_mode="DISABLED", timeout=timeout)
-    writer._nests.lists_are_columns = True  # noqa: SLF001, of a tuple space with one element
+
+    def new_writer() -> VectorWriter:
+        writer = VectorWriter(store, 1, items, autoreset_mode="DISABLED", timeout=timeout)
+        writer._nests.lists_are_columns = True  # noqa: SLF001, of a tuple space with one element
+        return writer
+
+    new_writer().close()  # checks the arguments
     with (
-        _closing_or_dropping(writer),
         progress_bar(f"reading {dataset.id}", total, show=progress) as advance,
         _naming_dataset(dataset.id),
     ):
-        for number, episode in _episodes(dataset, names):
-            if episode is not None:
-                _write(writer, episode, number)
-            advance(1)
-        writer.flush(timeout)
+        # The steps of a writer have the same columns; the infos of a dataset can differ.
+        for _, episodes in itertools.groupby(_episodes(dataset, names, advance), lambda each: each[1].columns()):
+            with _closing_or_dropping(new_writer()) as writer:
+                for number, episode in episodes:
+                    _write(writer, episode, number)
+                writer.flush(timeout)
     return total
 
 
-def _episodes(dataset: minari.MinariDataset, names: list[str] | None) -> Iterator[tuple[int, Episode | None]]:
-    """Yields id and content of each episode; None for one without steps."""
+def _episodes(
+    dataset: minari.MinariDataset, names: list[str] | None, advance: Callable[[int], object]
+) -> Iterator[tuple[int, Episode]]:
+    """Yields id and content of each episode with steps. Calls `advance` after each episode."""
     episodes = iter(dataset.iterate_episodes())
     while True:
         try:
@@ -95,7 +103,9 @@ def _episodes(dataset: minari.MinariDataset, names: list[str] | None) -> Iterato
         # Those of h5py and Minari.
         except (KeyError, OSError, AssertionError, AttributeError, TypeError, ValueError) as error:
             raise StorageError(f"it cannot be read: {error}") from error
-        yield int(data.id), episode
+        if episode is not None:
+            yield int(data.id), episode
+        advance(1)
 
 
 def _write(writer: VectorWriter, episode: Episode, number: int) -> None:
@@ -141,11 +151,11 @@ def _loaded(dataset: str | minari.MinariDataset) -> minari.MinariDataset:
 
 
 @contextmanager
-def _closing_or_dropping(writer: VectorWriter) -> Iterator[None]:
+def _closing_or_dropping(writer: VectorWriter) -> Iterator[VectorWriter]:
     """Closes the writer at the end of the `with` block. After an error, items that wait for their table are dropped."""
     try:
         with writer:
-            yield
+            yield writer
     except BaseException:
         # Without the native writer, there is no warning about pending items, and they are dropped even if the error's
         # traceback keeps this writer.
