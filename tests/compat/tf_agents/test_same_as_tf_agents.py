@@ -228,6 +228,7 @@ def test_tables(tf, original, replay_buffers):
         "x": tf.TensorSpec([2], tf.float32, "x"),
         "y": (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string, "x")),
     }
+    tf.compat.v1.reset_default_graph()  # TF-Agents makes the names unique among those of earlier tests
     tables = [package.table.Table(spec, 4) for package in (replay_buffers, original)]
     same_slots = [table.slots for table in tables]
     assert dict(same_slots[0]) == dict(same_slots[1])
