@@ -4,6 +4,8 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
+# Images of containers often set it; then each of the many processes of the tests would compile all modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= python3
 BIN := .venv/bin
