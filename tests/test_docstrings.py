@@ -133,7 +133,6 @@ IMPOSSIBLE = {
         "TypeError": "it is called with constants",
         "ValueError": "it is called with constants",
     },
-    "engram.minari.reading.read_minari": {"TypeError": "its options of a writer are known"},
 }
 """Errors that the source code seems to raise, by public name and class, and why they cannot occur."""
 

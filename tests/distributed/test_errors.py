@@ -76,6 +76,18 @@ def test_a_cluster_can_be_stopped_twice(start):
         cluster.shards()
 
 
+def test_calls_wait_for_a_registry_that_ray_restarts(start):
+    import ray
+
+    cluster = start([Table("t")])
+    ray.kill(ray.get_actor(f"{cluster.name}/registry", namespace=cluster.namespace), no_restart=False)
+    end = time.monotonic() + 2.0
+    while time.monotonic() < end:
+        assert len(cluster.shards()) <= 1
+    cluster.wait_until_ready()
+    assert cluster.shards()[0].state == "serving"
+
+
 @pytest.mark.slow
 def test_another_job_stops_but_does_not_scale(start):
     import ray

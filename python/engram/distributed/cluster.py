@@ -20,6 +20,9 @@ __all__ = ["Cluster"]
 
 POLL_INTERVAL = 0.1
 
+RESTART_TIMEOUT = 60.0
+"""Seconds to wait for a registry that Ray restarts."""
+
 
 class Cluster:
     """A running cluster: one durable server per shard, each a Ray actor. `start` and `connect` return it.
@@ -140,7 +143,7 @@ class Cluster:
             UnavailableError: A shard does not respond.
         """
         try:
-            manifest = _call(self.name, self._registry.manifest.remote())
+            manifest = _call(self.name, self._registry.manifest.remote)
         except UnavailableError as error:
             if isinstance(error.__cause__, ray.exceptions.ActorDiedError):
                 return
@@ -161,7 +164,7 @@ class Cluster:
         return f"Cluster({self.name!r}, {self.path!r})"
 
     def _view(self) -> ClusterView:
-        view: ClusterView = _call(self.name, self._registry.wait.remote(-1, 0.0))
+        view: ClusterView = _call(self.name, lambda: self._registry.wait.remote(-1, 0.0))
         return view
 
     def _wait_for(self, condition: Callable[[ClusterView], bool], timeout: float, failure: str) -> ClusterView:
@@ -174,11 +177,17 @@ class Cluster:
         return view
 
 
-def _call(name: str, reply: Any) -> Any:  # noqa: ANN401, what the registry returns
-    try:
-        return ray.get(reply)
-    except ray.exceptions.RayActorError as error:
-        raise UnavailableError(
-            f"cluster `{name}` is not running, or its registry `{registry_name(name)}` is restarting: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
+def _call(name: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401, what the registry returns
+    """Returns what a registry replies; waits for one that Ray restarts, for example because its node has died."""
+    deadline = time.monotonic() + RESTART_TIMEOUT
+    while True:
+        try:
+            return ray.get(read())
+        except ray.exceptions.RayActorError as error:
+            if isinstance(error, ray.exceptions.ActorUnavailableError) and time.monotonic() < deadline:
+                time.sleep(POLL_INTERVAL)
+                continue
+            raise UnavailableError(
+                f"cluster `{name}` is not running, or its registry `{registry_name(name)}` is restarting: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
