@@ -38,7 +38,7 @@ def test_ctrl_c_loses_and_repeats_nothing(open_store, interrupting, kind):
     # An iteration in process reads a thousand items within the time of one interrupt.
     items = capacity if isinstance(store, Store) else 2_000
     if not runs_all_tests():
-        items //= 4 if isinstance(store, Store) else 20
+        items //= 10 if isinstance(store, Store) else 20
     with store.writer() as writer:
         for value in range(items):
             writer.append({"x": value})

@@ -18,7 +18,7 @@ use engram_core::{
     Admission, Chunk, DeferredDrops, Draw, Handle, NewItem, RateLimits, Removal, SelectorKind,
     SessionNumber, TableOptions, TableState,
 };
-use engram_testkit::table_options;
+use engram_testkit::{runs_all_tests, table_options};
 use model::{Lease, Model};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -483,7 +483,7 @@ fn a_table_agrees_with_the_model() {
     for &sampler in SelectorKind::ALL {
         for &remover in SelectorKind::ALL {
             let mut runner = TestRunner::new(Config {
-                cases: 96,
+                cases: if runs_all_tests() { 96 } else { 32 },
                 failure_persistence: None,
                 ..Config::default()
             });

@@ -18,7 +18,7 @@ use engram_reverb::{ChunkDecoder, ChunkKeyCounter, ChunksByKey, decode_item, enc
 use engram_testkit::reverb_messages::{chunk, insert_requests, item, tensor};
 use engram_testkit::{
     CountingAllocator, RandomSource, env_number, measure_peak, mutate, random_message,
-    table_options,
+    runs_all_tests, table_options,
 };
 use futures_util::FutureExt as _;
 use prost::Message as _;
@@ -79,7 +79,10 @@ fn handle(request: &[u8], table: &Arc<Table>, pool: &Arc<Pool>) -> usize {
 
 #[test]
 fn mutated_requests_are_handled_within_limits() {
-    let count = env_number("ENGRAM_FUZZ", 100_000);
+    let count = env_number(
+        "ENGRAM_FUZZ",
+        if runs_all_tests() { 100_000 } else { 40_000 },
+    );
     let seed = env_number("ENGRAM_FUZZ_SEED", 1);
     let mut random = RandomSource::new(seed);
     let (corpus, table, pool) = (insert_requests(), table(), Arc::new(Pool::default()));

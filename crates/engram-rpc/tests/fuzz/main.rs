@@ -17,6 +17,7 @@ use engram_rpc::pb;
 use engram_rpc::wire::{MAX_DECODED_BYTES, check_decoded_size};
 use engram_testkit::{
     CountingAllocator, RandomSource, env_number, measure_peak, mutate, random_message,
+    runs_all_tests,
 };
 
 use corpus::corpus;
@@ -35,7 +36,10 @@ const BASE_MEMORY: usize = 3 * MAX_BATCH_BYTES;
 
 #[test]
 fn mutated_messages_are_decoded_without_panic_in_bounded_memory() {
-    let count = env_number("ENGRAM_FUZZ", 200_000);
+    let count = env_number(
+        "ENGRAM_FUZZ",
+        if runs_all_tests() { 200_000 } else { 70_000 },
+    );
     let seed = env_number("ENGRAM_FUZZ_SEED", 1);
     let mut random = RandomSource::new(seed);
     let corpus = corpus();

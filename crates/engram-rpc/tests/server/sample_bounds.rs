@@ -13,7 +13,7 @@ use crate::support::{
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_stops_the_gathering_of_batches() {
-    const BATCHES: u32 = 200;
+    const BATCHES: u32 = 40;
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();

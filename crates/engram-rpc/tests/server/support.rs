@@ -83,9 +83,9 @@ pub(crate) fn chunk(rows: usize, width: usize, first: u32) -> Arc<engram_core::C
         cells: Box::new([cell]),
     };
     let mut builder = ChunkBuilder::new(Arc::new(schema), rows).unwrap();
-    let values = (0..rows).flat_map(|row| vec![first + u32::try_from(row).unwrap(); width]);
-    let bytes: Vec<u8> = values.flat_map(u32::to_le_bytes).collect();
-    builder.column_mut(0).copy_from_slice(&bytes);
+    let values = (first..).take(rows).map(u32::to_le_bytes);
+    let rows_of_values: Vec<_> = values.map(|value| value.repeat(width)).collect();
+    (builder.column_mut(0)).copy_from_slice(&rows_of_values.concat());
     builder.set_rows(0, u32::try_from(rows).unwrap());
     let origin = Origin {
         key: u64::from(first) + 1,

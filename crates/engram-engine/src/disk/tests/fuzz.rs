@@ -158,7 +158,7 @@ fn try_recover(directory: &PowerLossDirectory, repair: bool) -> Option<Recovered
 
 #[test]
 fn damaged_directories_are_refused_or_opened_without_wrong_data() {
-    let count = env_number("ENGRAM_FUZZ", if runs_all_tests() { 10_000 } else { 1_500 });
+    let count = env_number("ENGRAM_FUZZ", if runs_all_tests() { 10_000 } else { 500 });
     let seed = env_number("ENGRAM_FUZZ_SEED", 1);
     let mut random = RandomSource::new(seed);
     let stores: Vec<UndamagedStore> = (1..=20).map(UndamagedStore::new).collect();
