@@ -91,6 +91,8 @@ class Cluster:
     def shards(self) -> list[ShardStatus]:
         """Returns where each shard is, and why it does not serve if it does not.
 
+        Waits up to 60 s while Ray restarts the cluster's registry, as the other methods do.
+
         Raises:
             UnavailableError: The cluster is not running.
         """
