@@ -5,7 +5,12 @@ Every class derives from `EngramError`, and from the builtin exception that fits
 helps, the value given, what is allowed and what to do.
 """
 
+from typing import TYPE_CHECKING
+
 from engram._text import printable
+
+if TYPE_CHECKING:
+    from engram.batch import Batch
 
 __all__ = [
     "BackpressureError",
@@ -140,7 +145,13 @@ class UnavailableError(EngramError, ConnectionError):
     The text names the server and, for a writer, the number of items in flight. The writer keeps those; `flush` sends
     them again. Also raised if the connection is lost during a call that must not be repeated, which may or may not have
     taken effect, and if the system provides no thread or no random numbers.
+
+    Attributes:
+        batch: What `sample` has received, if it failed only because the server did not confirm that it has removed the
+            items. Use it: if the server has removed them, no other call returns them; otherwise they are sampled again.
     """
+
+    batch: "Batch | None" = None
 
 
 class HandshakeError(EngramError, ConnectionError):

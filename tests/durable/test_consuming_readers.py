@@ -149,8 +149,10 @@ def test_a_sample_that_the_server_does_not_confirm_raises_an_error(tmp_path):
         time.sleep(1.5)
         server.kill()
         text = (
-            "the connection to the server was lost before it confirmed that the sampled items are acknowledged; they "
-            "may or may not be sampled again"
+            f"the server at {proxy.address} cannot be reached: it closed the connection before it sent anything (is it "
+            "an Engram server?); tried for 2 s (`reconnect_timeout`); it did not confirm that the sampled items are "
+            "acknowledged, so they may be sampled again; this error has the batch, as `batch`"
         )
-        with raises(UnavailableError, text):
+        with raises(UnavailableError, text) as raised:
             sampling.result()
+        assert len(raised.value.batch) == 1

@@ -17,7 +17,9 @@ READER = """
 import sys, time
 import engram
 address, size, prefetch, reads = sys.argv[1], *map(int, sys.argv[2:])
-dataset = engram.Dataset(engram.Client(address), "q", size, prefetch=prefetch, timeout=1.5)
+# The server keeps the leases of a broken connection for `reconnect_timeout`.
+client = engram.Client(address, reconnect_timeout=0.5)
+dataset = engram.Dataset(client, "q", size, prefetch=prefetch, timeout=2.0)
 print("ready", flush=True)
 sys.stdin.readline()
 for number, batch in enumerate(dataset, start=1):

@@ -50,6 +50,10 @@ pub enum Error {
     /// no threads or random numbers.
     #[error("{}", ErrorText(.0))]
     Unavailable(String),
+    /// The server has returned the items of a batch to their table, because a connection was lost: the batch must not be
+    /// used.
+    #[error("{}", ErrorText(.0))]
+    LeaseEnded(String),
     /// The server rejected the client, or is none that this client can use: token, certificates, TLS on one side only, other
     /// versions of Engram, or a gRPC server of another kind.
     #[error("{}", ErrorText(.0))]

@@ -32,13 +32,13 @@ impl Removal {
 }
 
 /// A writer's session, and the number of one of its items. A session numbers the items of each table separately; a
-/// retry sends an item with the same number again.
+/// retry sends an item with the same number again. Or a reader's session, and the number of one of its acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionNumber {
-    /// Random id of the writer's session.
+    /// Random id of the session.
     pub session: u64,
     /// 1 for the first item that the session sends to the table; each further item gets the next
-    /// number.
+    /// number. The numbers of a reader's acknowledgements grow, but those of a table may have gaps.
     pub number: u64,
 }
 
@@ -95,6 +95,17 @@ pub enum TableOp<'a> {
         keys: &'a [u64],
         /// Number of samples whose leases end: more than `keys` if sampled items have left the table.
         samples: u64,
+    },
+    /// Like [`Self::Acknowledge`], and marks the number of the reader's acknowledgement as applied.
+    AcknowledgeNumbered {
+        /// Keys of the sampled items that are still in the table.
+        keys: &'a [u64],
+        /// Number of samples whose leases end: more than `keys` if sampled items have left the table.
+        samples: u64,
+        /// The reader's session, and the number of its acknowledgement.
+        number: SessionNumber,
+        /// The store's clock, in nanoseconds.
+        now: u64,
     },
     /// Ends leases and undoes the counts of their samples.
     ReturnLeases {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use engram_core::gather::{Columns, Estimate, LengthPolicy, gather};
 use engram_core::pool::Pool;
-use engram_core::{Draw, Error, Result, SampledItemInfo};
+use engram_core::{Draw, Error, Handle, Result, SampledItemInfo, SessionNumber};
 
 use crate::table::Table;
 use crate::ticket::UntilDurable;
@@ -133,12 +133,15 @@ pub trait BatchLease {
 #[derive(Debug)]
 pub struct Lease {
     table: Arc<Table>,
-    handles: Vec<engram_core::Handle>,
+    handles: Vec<Handle>,
 }
 
 impl Lease {
     pub(crate) fn new(table: &Arc<Table>, draws: &[Draw]) -> Self {
-        let handles = draws.iter().map(|draw| draw.handle).collect();
+        Self::of(table, draws.iter().map(|draw| draw.handle).collect())
+    }
+
+    pub(crate) fn of(table: &Arc<Table>, handles: Vec<Handle>) -> Self {
         Self {
             table: Arc::clone(table),
             handles,
@@ -159,7 +162,35 @@ impl Lease {
     /// restart these items must not be sampled again.
     #[must_use]
     pub fn needs_durable_acknowledgement(&self) -> bool {
-        self.table.options().max_times_sampled > 0 && self.table.sink.is_durable()
+        self.table.removes_durably()
+    }
+
+    /// Does what [`BatchLease::acknowledge_first`] does, and marks the number of the reader's acknowledgement as applied:
+    /// see [`Table::until_acknowledged`].
+    pub fn acknowledge_first_numbered(
+        mut self,
+        n: usize,
+        number: Option<SessionNumber>,
+    ) -> Option<UntilDurable> {
+        // Dropping the lease returns the others.
+        let acknowledged = std::mem::take(&mut self.split_first(n).handles);
+        // Where sampling removes nothing, a lost acknowledgement changes only counters.
+        let number = number.filter(|_| self.table.options().max_times_sampled > 0);
+        self.table.acknowledge(&acknowledged, number);
+        self.needs_durable_acknowledgement()
+            .then(|| self.table.until_durable())
+    }
+
+    /// Number of draws.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// True if no draws are left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.handles.is_empty()
     }
 
     /// Makes the samples final for which `is_final` yields true, and returns the other items to the table.
@@ -169,19 +200,15 @@ impl Lease {
             .into_iter()
             .partition(|_| is_final.next().unwrap_or(false));
         self.handles = returned;
-        self.table.acknowledge(&acknowledged);
+        self.table.acknowledge(&acknowledged, None);
     }
 }
 
 impl BatchLease for Lease {
     type Durable = UntilDurable;
 
-    fn acknowledge_first(mut self, n: usize) -> Option<UntilDurable> {
-        // Dropping the lease returns the others.
-        let acknowledged = std::mem::take(&mut self.split_first(n).handles);
-        self.table.acknowledge(&acknowledged);
-        self.needs_durable_acknowledgement()
-            .then(|| self.table.until_durable())
+    fn acknowledge_first(self, n: usize) -> Option<UntilDurable> {
+        self.acknowledge_first_numbered(n, None)
     }
 }
 

@@ -9,6 +9,7 @@
 //! and to remove expired items.
 
 mod expiry;
+mod leases;
 mod sample;
 mod serve;
 pub(crate) mod survey;
@@ -23,7 +24,7 @@ use std::task::{Poll, Waker};
 use engram_core::table::{ScanOrder, SnapshotBuffers, SnapshotParts, SnapshotStep};
 use engram_core::text::count;
 use engram_core::{
-    DeferredDrops, Draw, Error, Handle, NewItem, OpSink, Printable, RateLimits, Result, Snapshot,
+    DeferredDrops, Draw, Error, NewItem, OpSink, Printable, RateLimits, Result, Snapshot,
     TableOptions, TableState,
 };
 use parking_lot::Mutex;
@@ -38,7 +39,7 @@ use crate::table_info::TableInfo;
 use crate::table_user::{TableUser, TableUserKind, TableUsers};
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 pub use sample::SampleOptions;
-use serve::{AfterUnlock, LockedTable, MAX_RETURNED_PER_LOCK, SessionCursor, WaitingInsert};
+use serve::{AfterUnlock, LockedTable, SessionCursor, WaitingInsert};
 pub(crate) use tickets::QueueState;
 
 /// Number of additional lock holds after which a thread that serves other callers wakes one of them, which continues.
@@ -273,7 +274,7 @@ impl Table {
     pub fn update_priorities(&self, keys: &[u64], priorities: &[f64]) -> Result<usize> {
         let checked = self.options.check_updates(keys, priorities);
         checked.map_err(|error| self.rejected_calls.count(error))?;
-        self.in_lock_steps(keys.len(), |locked, _, range| {
+        self.in_lock_steps(keys.len(), |locked, _, _, range| {
             locked.check_open()?;
             let (keys, priorities) = (&keys[range.clone()], &priorities[range]);
             let updates = keys.iter().copied().zip(priorities.iter().copied());
@@ -286,7 +287,7 @@ impl Table {
     /// # Errors
     /// [`Error::Closed`].
     pub fn delete(&self, keys: &[u64]) -> Result<usize> {
-        self.in_lock_steps(keys.len(), |locked, after, range| {
+        self.in_lock_steps(keys.len(), |locked, after, _, range| {
             locked.check_open()?;
             Ok(locked.state.delete(&keys[range], &mut after.deferred))
         })
@@ -297,14 +298,14 @@ impl Table {
     fn in_lock_steps(
         &self,
         len: usize,
-        work: impl Fn(&mut LockedTable, &mut AfterUnlock, Range<usize>) -> Result<usize>,
+        mut work: impl FnMut(&mut LockedTable, &mut AfterUnlock, u64, Range<usize>) -> Result<usize>,
     ) -> Result<usize> {
         let (mut done, mut sum) = (0, 0);
         while done < len {
-            sum += self.change(|locked, after, _| {
+            sum += self.change(|locked, after, now| {
                 let range = done..len.min(done + locked.state.max_items_per_lock_hold());
                 done = range.end;
-                work(locked, after, range)
+                work(locked, after, now, range)
             })?;
         }
         Ok(sum)
@@ -508,35 +509,6 @@ impl Table {
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
         self.change(|locked, _, _| locked.state.can_insert(n))
-    }
-
-    /// Makes leased draws final; also for a closed table.
-    pub(crate) fn acknowledge(&self, handles: &[Handle]) {
-        // The closure cannot fail.
-        let _ = self.in_lock_steps(handles.len(), |locked, after, range| {
-            let handles = handles[range].iter().copied();
-            locked.state.acknowledge(handles, &mut after.deferred);
-            Ok(0)
-        });
-    }
-
-    /// Returns leased items to the table; also for a closed table.
-    pub(crate) fn return_leases(&self, handles: &[Handle]) {
-        // In large parts, so that other calls rarely see a partly returned batch.
-        for handles in handles.chunks(MAX_RETURNED_PER_LOCK) {
-            self.change(|locked, _, _| locked.state.return_leases(handles.iter().copied()));
-        }
-    }
-
-    /// Removes and counts drawn items that cannot be read.
-    pub(crate) fn remove_unreadable(&self, handles: &[Handle]) {
-        // The closure cannot fail.
-        let _ = self.in_lock_steps(handles.len(), |locked, after, range| {
-            let handles = handles[range].iter().copied();
-            let removed = (locked.state).remove_unreadable(handles, &mut after.deferred);
-            locked.unreadable_items += removed as u64;
-            Ok(removed)
-        });
     }
 
     /// Fails if the table can never yield `n` samples.

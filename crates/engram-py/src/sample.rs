@@ -8,7 +8,7 @@ use engram_core::gather::LengthPolicy;
 use engram_core::text::count;
 use engram_core::{Error, Result};
 use engram_engine::{BatchLease, Engine, SampleOptions};
-use engram_rpc::client::{BatchRequest, LeasedBatch, PendingResponse, ShardedBatch};
+use engram_rpc::client::{BatchRequest, PendingResponse, RemoteLease, ShardedBatch};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
@@ -50,26 +50,44 @@ pub(crate) fn sample_local(
     };
     let waits_forever = options.timeout.is_none_or(f64::is_infinite);
     let deadlock: Option<&Deadlock<'_>> = if waits_forever { Some(&deadlock) } else { None };
-    let batch = finish(py, (&tables, table, options.n), sampled, None, deadlock)?;
-    batch.ok_or_else(|| errors::invalid(py, "interrupted".into()))
+    let sampled = async { sampled.await.map(Some) };
+    let what = (&tables, table, options.n);
+    match finish(py, what, sampled, BatchLease::acknowledge, None, deadlock)? {
+        Finished::Sampled(batch) => Ok(batch),
+        Finished::TimedOut | Finished::Returned => Err(errors::invalid(py, "interrupted".into())),
+    }
 }
 
 /// Samples a table of a server.
 pub(crate) fn sample_remote(
     py: Python<'_>,
     remote: &Arc<RemoteTables>,
-    request: BatchRequest,
+    request: &BatchRequest,
     timeout: Timeout,
 ) -> PyResult<Batch> {
-    let (table, n) = (request.table.clone(), request.options.n);
+    let (table, n) = (&*request.table, request.options.n);
     let tables = Tables::Remote(Arc::clone(remote));
-    let ticket = remote.client.sample(request);
+    let end = timeout.deadline();
     // The server enforces the timeout. The deadline here is for a server that does not reply.
-    let deadline = timeout
-        .deadline()
-        .map(|deadline| deadline + SAMPLE_REPLY_GRACE);
-    let batch = finish(py, (&tables, &table, n), receive(ticket), deadline, None)?;
-    batch.ok_or_else(|| {
+    let deadline = end.map(|end| end + SAMPLE_REPLY_GRACE);
+    let finished = finish_repeated(request, end, |request| {
+        let ticket = remote.client.sample(request);
+        let sampled = async {
+            let sampled = ticket.await?;
+            sampled.lease.until_known().await;
+            Ok((!sampled.lease.has_ended()?).then_some((sampled.batch, Some(sampled.lease))))
+        };
+        let acknowledge = RemoteLease::acknowledge_before_use;
+        finish(
+            py,
+            (&tables, table, n),
+            sampled,
+            acknowledge,
+            deadline,
+            None,
+        )
+    })?;
+    finished.ok_or_else(|| {
         let text = format!(
             "the server at {} did not reply within {} s to a request for {} of table `{table}`{}",
             remote.client.address(),
@@ -85,31 +103,67 @@ pub(crate) fn sample_remote(
 pub(crate) fn sample_sharded(
     py: Python<'_>,
     tables: &Tables,
-    (table, n): (&str, usize),
-    ticket: PendingResponse<ShardedBatch>,
+    request: &BatchRequest,
+    timeout: Timeout,
+    sample: impl Fn(BatchRequest) -> PendingResponse<ShardedBatch>,
 ) -> PyResult<Batch> {
+    let what = (tables, &*request.table, request.options.n);
     // The servers enforce the timeout, and the sample a deadline for their replies.
-    let batch = finish(py, (tables, table, n), receive(ticket), None, None)?;
-    batch.ok_or_else(|| errors::invalid(py, "interrupted".into()))
+    let finished = finish_repeated(request, timeout.deadline(), |request| {
+        let ticket = sample(request);
+        let sampled = async {
+            let sampled = ticket.await?;
+            sampled.lease.until_known().await;
+            Ok((!sampled.lease.has_ended()).then_some((sampled.batch, Some(sampled.lease))))
+        };
+        finish(py, what, sampled, BatchLease::acknowledge, None, None)
+    })?;
+    finished.ok_or_else(|| errors::invalid(py, "interrupted".into()))
 }
 
-/// Waits for a batch of servers; returns it with its lease.
-async fn receive<L>(
-    ticket: impl Future<Output = Result<LeasedBatch<L>>>,
-) -> Result<(engram_engine::Batch, Option<L>)> {
-    let sampled = ticket.await?;
-    Ok((sampled.batch, Some(sampled.lease)))
+/// How a sample ended.
+enum Finished {
+    Sampled(Batch),
+    TimedOut,
+    /// A connection was lost, and a server has returned the items to their table.
+    Returned,
 }
 
-/// Waits for a sample of `n` items, builds its batch and then acknowledges it; `None` at the deadline. If the batch cannot
-/// be built, its lease is dropped, which returns the items to the table.
-fn finish<L: BatchLease + Send>(
+/// Samples again as long as the items return to their table, with the time that is left until `end`; `None` if the sample
+/// timed out.
+fn finish_repeated(
+    request: &BatchRequest,
+    end: Option<Instant>,
+    sample: impl Fn(BatchRequest) -> PyResult<Finished>,
+) -> PyResult<Option<Batch>> {
+    let mut request = request.clone();
+    loop {
+        match sample(request.clone())? {
+            Finished::Sampled(batch) => return Ok(Some(batch)),
+            Finished::TimedOut => return Ok(None),
+            Finished::Returned => {}
+        }
+        if let Some(end) = end {
+            let left = end.saturating_duration_since(Instant::now());
+            request.options.timeout = Some(left.as_secs_f64());
+        }
+    }
+}
+
+/// Waits for a sample of `n` items, which is `None` if they have returned to their table; builds its batch and then
+/// acknowledges it. If the batch cannot be built, its lease is dropped, which returns the items to the table.
+fn finish<L, D>(
     py: Python<'_>,
     (tables, table, n): (&Tables, &str, usize),
-    sampled: impl Future<Output = Result<(engram_engine::Batch, Option<L>)>> + Send,
+    sampled: impl Future<Output = Result<Option<(engram_engine::Batch, Option<L>)>>> + Send,
+    acknowledge: impl FnOnce(L) -> Option<D>,
     deadline: Option<Instant>,
     deadlock: Option<&Deadlock<'_>>,
-) -> PyResult<Option<Batch>> {
+) -> PyResult<Finished>
+where
+    L: Send,
+    D: Future<Output = Result<()>> + Send,
+{
     let describe = |waited: &str| {
         let reason = blocked_reason(tables, table, Blocked::Sampling);
         format!(
@@ -119,20 +173,29 @@ fn finish<L: BatchLease + Send>(
     };
     let mut sampled = pin!(sampled);
     let waited = wait_for_table(py, &mut sampled, deadline, describe, deadlock)?;
-    let Some((batch, lease)) = waited else {
-        return Ok(None);
+    let (batch, lease) = match waited {
+        Some(Some(sampled)) => sampled,
+        Some(None) => return Ok(Finished::Returned),
+        None => return Ok(Finished::TimedOut),
     };
     let batch = Batch::new(py, batch.columns, batch.infos, false)?;
     // Does not wait for other threads for long, so it keeps the GIL.
-    if let Some(durable) = lease.and_then(BatchLease::acknowledge) {
-        let mut durable = pin!(async {
-            match durable.await {
-                // Ignored, because the caller has the items: a store that reopens the directory might sample them again.
-                Err(Error::Storage(_) | Error::Closed(_)) => Ok(()),
-                outcome => outcome,
-            }
-        });
-        wait_for(py, &mut durable, None)?;
+    let Some(durable) = lease.and_then(acknowledge) else {
+        return Ok(Finished::Sampled(batch));
+    };
+    let mut confirmed = pin!(async { Ok(durable.await) });
+    match wait_for(py, &mut confirmed, None)? {
+        // Storage: ignored, because the caller has the items: a store that reopens the directory might sample them again.
+        Some(Ok(()) | Err(Error::Storage(_) | Error::Closed(_))) | None => {
+            Ok(Finished::Sampled(batch))
+        }
+        Some(Err(Error::LeaseEnded(_))) => Ok(Finished::Returned),
+        Some(Err(Error::Unavailable(text))) => {
+            let text = format!("{text}; this error has the batch, as `batch`");
+            let error = errors::to_py(py, &Error::Unavailable(text));
+            error.value(py).setattr("batch", Py::new(py, batch)?)?;
+            Err(error)
+        }
+        Some(Err(error)) => Err(errors::to_py(py, &error)),
     }
-    Ok(Some(batch))
 }

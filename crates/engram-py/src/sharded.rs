@@ -133,9 +133,10 @@ impl PyShardedTables {
             },
             length_policy: length_policy(pad),
         };
-        let ticket = connections.tables.sample(request);
         let first = Tables::Remote(Arc::clone(&connections.shards[0]));
-        sample_sharded(py, &first, (table, n), ticket)
+        sample_sharded(py, &first, &request, timeout, |request| {
+            connections.tables.sample(request)
+        })
     }
 
     #[expect(

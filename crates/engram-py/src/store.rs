@@ -312,7 +312,7 @@ impl Store {
                     options,
                     length_policy,
                 };
-                sample_remote(py, &remote, request, timeout)
+                sample_remote(py, &remote, &request, timeout)
             }
         }
     }

@@ -59,13 +59,15 @@ impl TableState {
                     }
                 }
             }
-            TableOp::Acknowledge { keys, samples } => {
-                self.counters.leased = self.counters.leased.saturating_sub(samples);
-                for key in keys {
-                    if let Some(slot) = slot_of(self, *key) {
-                        self.end_lease(slot);
-                    }
-                }
+            TableOp::Acknowledge { keys, samples } => self.replay_acknowledgement(keys, samples),
+            TableOp::AcknowledgeNumbered {
+                keys,
+                samples,
+                number,
+                now,
+            } => {
+                self.mark_applied(number, now);
+                self.replay_acknowledgement(keys, samples);
             }
             TableOp::ReturnLeases { keys, samples } => {
                 self.counters.leased = self.counters.leased.saturating_sub(samples);
@@ -79,6 +81,15 @@ impl TableState {
             }
             TableOp::Reset => self.clear(deferred),
             TableOp::SetLimits { limits } => self.counters.limiter.limits = limits.clone(),
+        }
+    }
+
+    fn replay_acknowledgement(&mut self, keys: &[u64], samples: u64) {
+        self.counters.leased = self.counters.leased.saturating_sub(samples);
+        for key in keys {
+            if let Some(slot) = self.contents.keys.get(*key) {
+                self.end_lease(slot);
+            }
         }
     }
 
@@ -146,7 +157,7 @@ impl TableState {
         contents.items[slot as usize] = item;
     }
 
-    /// Marks the item with this session number as applied.
+    /// Marks the item or acknowledgement with this session number as applied.
     pub(super) fn mark_applied(&mut self, number: SessionNumber, now: u64) {
         self.sessions
             .get_or_insert_default()

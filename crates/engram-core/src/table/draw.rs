@@ -1,7 +1,7 @@
 //! Drawing samples, with or without a lease.
 
 use crate::item::{Item, Slot};
-use crate::op::{Removal, TableOp};
+use crate::op::{Removal, SessionNumber, TableOp};
 use crate::prefetch::prefetch_value;
 use crate::selector::DrawDistribution;
 use crate::table::{DeferredDrops, TableState};
@@ -224,15 +224,34 @@ impl TableState {
         handles: impl Iterator<Item = Handle>,
         deferred: &mut DeferredDrops,
     ) {
+        self.acknowledge_numbered(handles, None, deferred);
+    }
+
+    /// Does what [`Self::acknowledge`] does. If a number and the clock's reading are given, marks the number as applied:
+    /// [`Self::is_applied`] then returns true, also after a restart that the acknowledgement survives.
+    pub fn acknowledge_numbered(
+        &mut self,
+        handles: impl Iterator<Item = Handle>,
+        number: Option<(SessionNumber, u64)>,
+        deferred: &mut DeferredDrops,
+    ) {
         let (handles, keys) = self.open_leases(handles);
         if handles.is_empty() {
             return;
         }
         let samples = handles.len() as u64;
-        self.record(&TableOp::Acknowledge {
-            keys: &keys,
-            samples,
-        });
+        let keys = &keys;
+        if let Some((number, now)) = number {
+            self.record(&TableOp::AcknowledgeNumbered {
+                keys,
+                samples,
+                number,
+                now,
+            });
+            self.mark_applied(number, now);
+        } else {
+            self.record(&TableOp::Acknowledge { keys, samples });
+        }
         self.counters.leased -= samples;
         for handle in handles {
             if self.is_live(handle) {
@@ -256,6 +275,29 @@ impl TableState {
                 self.undo_sample(handle.slot);
             }
         }
+    }
+
+    /// Draws the items with these keys on lease, without asking the rate limiter: for a reader that has them already, and
+    /// whose leases have ended, which undid the draws. Returns the handles of those that are in the table and may be
+    /// sampled.
+    pub fn lease_again(&mut self, keys: &[u64]) -> Vec<Handle> {
+        let mut handles = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Some(slot) = self.contents.keys.get(*key) else {
+                continue;
+            };
+            if self.contents.items[slot as usize].is_hidden() {
+                continue;
+            }
+            self.record(&TableOp::Sample {
+                keys: &[*key],
+                leased: true,
+            });
+            self.counters.leased += 1;
+            let seq = self.count_sample(slot, true).seq;
+            handles.push(Handle { slot, seq });
+        }
+        handles
     }
 
     /// Removes drawn items whose cells cannot be read. Returns how many of them were still in the table.

@@ -4,12 +4,19 @@ use crate::op::SessionNumber;
 use crate::table::TableState;
 
 impl TableState {
-    /// True if the item with this number was applied: the caller acknowledges it without inserting it again. False
-    /// if the session was idle for [`SESSION_IDLE`].
+    /// True if the item with this number was applied: the caller acknowledges it without inserting it again. Or if the
+    /// acknowledgement with this number was. False if the session was idle for [`SESSION_IDLE`].
     #[must_use]
     pub fn is_applied(&self, number: SessionNumber, now: u64) -> bool {
         let sessions = self.sessions.as_ref();
         sessions.is_some_and(|sessions| number.number <= sessions.last_applied(number.session, now))
+    }
+
+    /// True if a session was used after this reading of the clock, except by waiting calls.
+    #[must_use]
+    pub fn has_session_since(&self, since: u64) -> bool {
+        let sessions = self.sessions.as_ref();
+        sessions.is_some_and(|sessions| sessions.last_used().is_some_and(|used| used >= since))
     }
 
     /// Keeps the session from becoming idle while a call waits to insert its items, until

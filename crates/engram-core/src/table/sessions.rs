@@ -1,5 +1,8 @@
 //! Sessions: which numbered items of each writer were applied, so that a retry does not insert an item
 //! twice. An item is *applied* once it was inserted, or skipped because its key existed.
+//!
+//! A reader has a session, too: it numbers its acknowledgements, so that the reader can find out after a lost connection
+//! which of them were applied.
 
 use crate::key_map::KeyMap;
 use crate::op::SessionNumber;
@@ -85,6 +88,11 @@ impl Sessions {
         entry
             .filter(|entry| !entry.is_idle(now))
             .map_or(0, |entry| entry.last_applied)
+    }
+
+    /// Clock reading of the last use of any session without waiting calls; `None` if there is none.
+    pub(super) fn last_used(&self) -> Option<u64> {
+        (self.newest != NONE).then(|| self.entries[self.newest as usize].last_used)
     }
 
     /// Marks the number, and all smaller ones of its session, as applied. Forgets some idle sessions.

@@ -24,6 +24,7 @@ mod code {
     pub(super) const RESET: u8 = 8;
     pub(super) const SET_LIMITS: u8 = 9;
     pub(super) const SET_RNG: u8 = 10;
+    pub(super) const ACKNOWLEDGE_NUMBERED: u8 = 11;
 }
 
 /// Appends a change to `body`. `serial_of` returns the serial of a chunk; the chunks that the change refers to
@@ -70,6 +71,18 @@ pub(crate) fn put_change(
             body.put_u64s(keys);
             body.put_u64(samples);
         }
+        TableOp::AcknowledgeNumbered {
+            keys,
+            samples,
+            number,
+            now,
+        } => {
+            body.put_u8(code::ACKNOWLEDGE_NUMBERED);
+            body.put_u64s(keys);
+            body.put_u64(samples);
+            put_session_number(body, number);
+            body.put_u64(now);
+        }
         TableOp::ReturnLeases { keys, samples } => {
             body.put_u8(code::RETURN_LEASES);
             body.put_u64s(keys);
@@ -93,6 +106,7 @@ pub(crate) enum Change {
     SetRng(TableRng),
     Sample(Vec<u64>, bool),
     Acknowledge(Vec<u64>, u64),
+    AcknowledgeNumbered(Vec<u64>, u64, SessionNumber, u64),
     ReturnLeases(Vec<u64>, u64),
     Reset,
     SetLimits(RateLimits),
@@ -133,11 +147,17 @@ impl Change {
                 Self::Sample(reader.u64s()?, leased)
             }
             code::ACKNOWLEDGE => Self::Acknowledge(reader.u64s()?, reader.u64()?),
+            code::ACKNOWLEDGE_NUMBERED => Self::AcknowledgeNumbered(
+                reader.u64s()?,
+                reader.u64()?,
+                read_session_number(reader)?,
+                reader.u64()?,
+            ),
             code::RETURN_LEASES => Self::ReturnLeases(reader.u64s()?, reader.u64()?),
             code::RESET => Self::Reset,
             code::SET_LIMITS => Self::SetLimits(read_limits(reader)?),
             other => {
-                return UnusableData::err(format!("unknown change kind {other}, expected 1 to 10"));
+                return UnusableData::err(format!("unknown change kind {other}, expected 1 to 11"));
             }
         })
     }
@@ -145,7 +165,9 @@ impl Change {
     /// The store's clock at the change, in nanoseconds; `None` if the change does not contain it.
     pub(crate) fn clock(&self) -> Option<u64> {
         match self {
-            Self::Insert(_, now, _) | Self::SkipInsert(_, now) => Some(*now),
+            Self::Insert(_, now, _)
+            | Self::SkipInsert(_, now)
+            | Self::AcknowledgeNumbered(_, _, _, now) => Some(*now),
             _ => None,
         }
     }
@@ -192,6 +214,12 @@ impl Change {
             Self::Acknowledge(keys, samples) => TableOp::Acknowledge {
                 keys,
                 samples: *samples,
+            },
+            Self::AcknowledgeNumbered(keys, samples, number, now) => TableOp::AcknowledgeNumbered {
+                keys,
+                samples: *samples,
+                number: *number,
+                now: *now,
             },
             Self::ReturnLeases(keys, samples) => TableOp::ReturnLeases {
                 keys,

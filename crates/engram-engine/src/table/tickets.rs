@@ -105,7 +105,7 @@ impl Table {
     fn finish_rest(&self, draws: &[Draw], leased: bool) {
         if !leased {
             let rest = draws.iter().skip(MAX_FINISHED_PER_LOCK);
-            self.acknowledge(&rest.map(|draw| draw.handle).collect::<Vec<_>>());
+            self.acknowledge(&rest.map(|draw| draw.handle).collect::<Vec<_>>(), None);
         }
     }
 }

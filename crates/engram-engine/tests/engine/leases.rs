@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_core::{SelectorKind, TableOptions};
+use engram_core::{SelectorKind, SessionNumber, TableOptions};
 use engram_engine::BatchLease as _;
 
 use crate::support::{
@@ -29,6 +29,34 @@ fn inserts_into_a_queue_wait_while_all_its_items_are_leased() {
     assert_eq!(wakes.count(), 1);
     wait_ready(insert).unwrap();
     assert_eq!(sample_keys(&table, 1), [4]);
+}
+
+#[test]
+fn the_number_of_an_acknowledgement_is_remembered() {
+    let table = new_table(queue_options("t", 4));
+    insert_items(&table, items(0..2));
+    let number = |number| SessionNumber { session: 7, number };
+    let is_handled = |at| table.until_acknowledged(number(at)).is_some();
+    let leased = wait_ready(table.sample(1, true).unwrap()).unwrap();
+    assert!(!is_handled(3));
+    let lease = leased.lease.unwrap();
+    lease.acknowledge_first_numbered(usize::MAX, Some(number(3)));
+    assert_eq!([2, 3, 4].map(is_handled), [true, true, false]);
+}
+
+#[test]
+fn items_whose_lease_has_ended_are_leased_again() {
+    let table = new_table(queue_options("t", 4));
+    insert_items(&table, items(0..3));
+    drop(wait_ready(table.sample(3, true).unwrap()).unwrap());
+    let other = wait_ready(table.sample(1, true).unwrap()).unwrap();
+    // Another reader has item 0; there is no item 9.
+    let lease = table.lease_again(&[2, 0, 9, 2]);
+    assert_eq!((lease.len(), table.info().stats.leased), (1, 2));
+    lease.acknowledge();
+    drop(other);
+    assert_eq!(table.info().stats.limiter.samples, 1);
+    assert_eq!(sample_keys(&table, 2), [0, 1]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub(crate) struct Connector {
     /// The server's `lease_timeout`, as the server last reported it. `None` before that, or if the server does not
     /// report it.
     lease_timeout: Mutex<Option<Duration>>,
+    /// True if the server continues the leases of readers on a new connection, as it last reported.
+    resumes_readers: AtomicBool,
     /// The server's id among the shards, as the server last reported it.
     shard: ShardId,
     /// All shards of the same tables, this one included. Empty if the tables are not sharded.
@@ -76,6 +79,7 @@ impl Connector {
             options,
             is_closed: watch::Sender::new(false),
             lease_timeout: Mutex::default(),
+            resumes_readers: AtomicBool::new(false),
             shard: ShardId::default(),
             peers: RwLock::default(),
             failover: Failover::default(),
@@ -139,6 +143,11 @@ impl Connector {
     /// The time after which the server returns leased items to their table, if it is known.
     pub(crate) fn lease_timeout(&self) -> Option<Duration> {
         *self.lease_timeout.lock()
+    }
+
+    /// True if the server continues the leases of readers on a new connection.
+    pub(crate) fn resumes_readers(&self) -> bool {
+        self.resumes_readers.load(Ordering::Relaxed)
     }
 
     /// The server's id among the shards: none before the first connection.
@@ -239,6 +248,7 @@ impl Connector {
                 Ok(hello) => {
                     let lease_timeout = hello.lease_timeout_s.map(Duration::try_from_secs_f64);
                     *self.lease_timeout.lock() = lease_timeout.and_then(Result::ok);
+                    (self.resumes_readers).store(hello.resumes_readers, Ordering::Relaxed);
                     self.shard.set(u16::try_from(hello.shard_id).unwrap_or(0));
                     Ok(self
                         .connect_local(target, &hello)

@@ -1,140 +1,63 @@
 //! The client's side of a sample stream.
 //!
 //! A batch is *queued* (requested, not sent yet), *sent*, *received* (all its messages have arrived; its ticket is
-//! ready), and if it is on lease then *acknowledged* or *cancelled*. When the connection breaks, the server returns all
-//! leased items to their tables: batches that are queued or sent are requested again, and acknowledging or cancelling a
-//! batch of the old connection does nothing.
+//! ready), and if it is on lease then *acknowledged* or *cancelled*. When the connection breaks, batches that are queued or
+//! sent are requested again. The stream is then *resuming*: it asks the server which leases still exist, and sends
+//! acknowledgements that are not confirmed again. A server that does not know this returns all leased items to their
+//! tables: then acknowledging or cancelling a batch of the old connection does nothing.
 //!
 //! A *barrier* is a request that the server answers once it has handled all acknowledgements before it, and made them
 //! durable if possible.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use engram_core::gather::LengthPolicy;
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
-use engram_engine::SampleOptions;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::confirmation::Confirmation;
+use super::connect::Connector;
 use super::connection::GrpcClient;
-use super::ended_leases::EndedLeases;
+use super::held_leases::{Acknowledgement, HeldLeases};
+use super::lease_states::LeaseStates;
+use super::pending_sample::PendingSample;
 use super::reconnecting_stream::ReconnectingStream;
-use crate::pb;
 use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
-use crate::wire::{BatchAssembler, ReceivedBatch, decode_error};
+use crate::pb::{self, LeaseState};
+use crate::random_u64;
+use crate::wire::{BatchAssembler, decode_error};
 
 type BarrierReply = oneshot::Sender<Result<()>>;
-
-/// The options of one batch.
-#[derive(Clone, Debug)]
-pub struct BatchRequest {
-    /// Name of the table.
-    pub table: String,
-    /// What to sample, and how long the server may wait.
-    pub options: SampleOptions,
-    /// How items of different lengths are combined.
-    pub length_policy: LengthPolicy,
-}
 
 /// A command of a [`super::sample_requests::SampleRequests`] for its stream. The first number is the id of a batch or
 /// barrier.
 pub(super) enum SampleCommand {
     /// Requests a batch.
     Request(u64, PendingSample),
-    /// Acknowledges the whole batch, or only this many of its first items. If a confirmation is given, it is completed
-    /// once the acknowledgement is durable, cannot be made durable now, or its connection is lost.
-    Acknowledge(u64, Option<u32>, Option<Confirmation>),
+    /// Acknowledges the batch. If a confirmation is given, it is completed once the acknowledgement is durable, cannot be
+    /// made durable now, or is known to be lost.
+    Acknowledge(u64, Acknowledgement, Option<Confirmation>),
     /// Completes the confirmation once all earlier acknowledgements are durable, cannot be made durable now, or their
     /// connection is lost.
     Confirm(u64, Confirmation),
     /// Withdraws the request, or returns the items of a batch on lease.
     Cancel(u64),
-    /// Replies once the server has handled all earlier acknowledgements of this connection; at once if there are none.
+    /// Replies once the server has handled all earlier acknowledgements; at once if there are none.
     /// Replies with an error if the server cannot be reached, or cannot make them durable. Sent again after a lost
     /// connection.
     Barrier(u64, BarrierReply),
 }
 
-/// A batch that is queued or sent.
-pub(super) struct PendingSample {
-    request: BatchRequest,
-    /// When the timeout of `request` passes; `None` without a timeout.
-    deadline: Option<Instant>,
-    /// True if the request was sent on this connection.
-    sent: bool,
-    /// True if the request was sent on any connection.
-    sent_ever: bool,
-    /// Receives the batch and when it arrived.
-    result: oneshot::Sender<Result<(ReceivedBatch, Instant)>>,
-    assembler: BatchAssembler,
-}
-
-impl PendingSample {
-    pub(super) fn new(
-        request: BatchRequest,
-        result: oneshot::Sender<Result<(ReceivedBatch, Instant)>>,
-    ) -> Self {
-        let timeout = request.options.timeout;
-        let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        Self {
-            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
-            request,
-            sent: false,
-            sent_ever: false,
-            result,
-            assembler: BatchAssembler::default(),
-        }
-    }
-
-    fn build_request(&self, id: u64) -> pb::BatchRequest {
-        let options = self.request.options;
-        let number = |items: usize| u32::try_from(items).unwrap_or(u32::MAX);
-        // The first request has the timeout as given, because error texts contain it. Requests on later connections
-        // have the time that remains.
-        let remaining = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        let timeout_s = match self.deadline {
-            Some(deadline) if self.sent_ever => Some(remaining(deadline).as_secs_f64()),
-            deadline => options.timeout.filter(|_| deadline.is_some()),
-        };
-        pb::BatchRequest {
-            id,
-            table: self.request.table.clone(),
-            n: number(options.n),
-            timeout_s,
-            pad: self.request.length_policy == LengthPolicy::Pad,
-            lease: options.lease,
-            at_least: number(options.at_least),
-        }
-    }
-
-    /// Handles one message. Returns the batch once it is complete, or the error that ends the request; `None` while
-    /// parts are missing.
-    fn handle_outcome(
-        &mut self,
-        outcome: Option<Outcome>,
-        pool: &Arc<Pool>,
-    ) -> Option<Result<ReceivedBatch>> {
-        let batch = match outcome {
-            Some(Outcome::Error(error)) => Err(decode_error(error)),
-            Some(Outcome::Batch(batch)) => self.assembler.begin(batch, pool),
-            Some(Outcome::BatchPart(bytes)) => self.assembler.push(&bytes),
-            Some(Outcome::BarrierDone(_)) | None => Err(Error::Payload(
-                "invalid response: neither a batch nor an error".into(),
-            )),
-        };
-        batch.transpose()
-    }
-}
-
 enum QueuedRequest {
     /// The pending batch of this id.
     Sample(u64),
+    /// Continues the lease of this id; `None` after the last one.
+    Resume(Option<u64>),
     Other(pb::SampleRequest),
 }
 
@@ -142,7 +65,7 @@ impl From<Request> for pb::SampleRequest {
     fn from(request: Request) -> Self {
         Self {
             request: Some(request),
-            used_items: None,
+            ..Self::default()
         }
     }
 }
@@ -154,28 +77,35 @@ pub(super) struct PendingSamples {
     outgoing: VecDeque<QueuedRequest>,
     /// Batches that are queued or sent, by id.
     pending: BTreeMap<u64, PendingSample>,
-    /// Batches received on this connection that are on lease.
-    leased: BTreeSet<u64>,
-    ended: Arc<EndedLeases>,
+    /// Batches that are received and on lease, as far as this is known, or whose acknowledgement is not confirmed.
+    held: HeldLeases,
+    states: Arc<LeaseStates>,
     /// Barriers that the server has not answered.
     barriers: BTreeMap<u64, BarrierReply>,
-    /// Confirmations that wait for the answer to their barrier. They fail if the connection is lost.
+    /// Confirmations that wait for the answer to their barrier.
     confirmations: BTreeMap<u64, Confirmation>,
-    /// True if a batch was acknowledged on this connection.
+    /// True if the server knows of acknowledgements: of this connection, or of earlier ones that it has continued.
     has_acknowledged: bool,
+    /// Id of the reader's session, and how long the server keeps its leases if a connection breaks. `None` before the
+    /// first connection, and if the server does not know sessions.
+    session: Option<(u64, f64)>,
+    /// True from the loss of a connection until the server has answered which leases still exist.
+    is_resuming: bool,
 }
 
 impl PendingSamples {
-    pub(super) fn new(pool: &Arc<Pool>, ended: &Arc<EndedLeases>) -> Self {
+    pub(super) fn new(pool: &Arc<Pool>, states: &Arc<LeaseStates>) -> Self {
         Self {
             pool: Arc::clone(pool),
-            ended: Arc::clone(ended),
             outgoing: VecDeque::new(),
             pending: BTreeMap::new(),
-            leased: BTreeSet::new(),
+            held: HeldLeases::default(),
+            states: Arc::clone(states),
             barriers: BTreeMap::new(),
             confirmations: BTreeMap::new(),
             has_acknowledged: false,
+            session: None,
+            is_resuming: false,
         }
     }
 
@@ -189,26 +119,163 @@ impl PendingSamples {
             Some(sample) if sample.sent => self.enqueue(Request::Cancel(id)),
             Some(_) => (self.outgoing)
                 .retain(|queued| !matches!(queued, QueuedRequest::Sample(other) if *other == id)),
-            None if self.leased.remove(&id) => self.enqueue(Request::Cancel(id)),
-            None => self.ended.forget(id),
+            None => {
+                self.states.forget(id);
+                if self.held.remove(id).is_some() {
+                    self.enqueue(Request::Cancel(id));
+                }
+            }
+        }
+    }
+
+    fn acknowledge(
+        &mut self,
+        id: u64,
+        acknowledgement: Acknowledgement,
+        confirmation: Option<Confirmation>,
+    ) {
+        self.states.forget(id);
+        let precedes_use = acknowledgement.precedes_use;
+        let is_part = acknowledgement.items.is_some();
+        let held = self.held.get_mut(id);
+        // Of a lease that has lost items, it is not known which are left: all are acknowledged, or none.
+        if !held.is_some_and(|held| !held.is_partial || !(precedes_use || is_part)) {
+            self.cancel(id);
+            if let Some(confirmation) = confirmation {
+                confirmation.send(if precedes_use {
+                    Err(lease_ended())
+                } else {
+                    Ok(())
+                });
+            }
+            return;
+        }
+        let is_durable = acknowledgement.is_durable;
+        self.held.acknowledge(id, acknowledgement);
+        if let Some(confirmation) = confirmation {
+            self.confirmations.insert(id, confirmation);
+        }
+        if !self.is_resuming {
+            self.send_acknowledgement(id, is_durable);
+        }
+    }
+
+    /// Queues an acknowledgement, and the barrier that confirms that it is durable.
+    fn send_acknowledgement(&mut self, id: u64, is_durable: bool) {
+        let request = self.held.acknowledge_request(id);
+        self.outgoing.extend(request.map(QueuedRequest::Other));
+        self.has_acknowledged = true;
+        if is_durable {
+            self.enqueue(Request::Barrier(id));
+        } else if self.session.is_none() {
+            // Nothing reports that it is handled, and it is not sent again.
+            self.held.remove(id);
         }
     }
 
     /// Requests the confirmation of all acknowledgements so far with a barrier of this id, which no other barrier has.
-    /// Without an acknowledgement on this connection, the confirmation fails at once: earlier ones are lost.
+    /// Without an acknowledgement that the server may have, the confirmation fails at once: earlier ones are lost.
     fn confirm(&mut self, id: u64, confirmation: Confirmation) {
-        if self.has_acknowledged {
-            self.confirmations.insert(id, confirmation);
-            self.enqueue(Request::Barrier(id));
-        } else {
+        if !self.has_acknowledged && !self.is_resuming {
             confirmation.send(Err(lost_acknowledgement()));
+            return;
+        }
+        self.confirmations.insert(id, confirmation);
+        if !self.is_resuming {
+            self.enqueue(Request::Barrier(id));
         }
     }
 
-    fn fail_confirmations(&mut self) {
+    fn fail_confirmations(&mut self, error: &Error) {
         for confirmation in std::mem::take(&mut self.confirmations).into_values() {
-            confirmation.send(Err(lost_acknowledgement()));
+            confirmation.send(Err(error.clone()));
         }
+    }
+
+    /// All leases have ended, or cannot be continued, because of a `reason` if it concerns later requests too. It is
+    /// unknown whether acknowledgements were handled: `unconfirmed` is their error.
+    fn end_leases(&mut self, reason: Option<&Error>, unconfirmed: &Error) {
+        for (id, lease) in self.held.take() {
+            if lease.acknowledgement.is_none() {
+                self.states.end(id, reason.cloned());
+            }
+        }
+        self.fail_confirmations(unconfirmed);
+        self.has_acknowledged = false;
+        self.is_resuming = false;
+        self.states.set_known(true);
+    }
+
+    /// Handles the server's answer about one lease of an earlier connection.
+    fn handle_lease(&mut self, id: u64, state: LeaseState) {
+        // `None`: the batch was cancelled meanwhile, which the server receives next.
+        let Some(held) = self.held.get_mut(id) else {
+            return;
+        };
+        match (state, &mut held.acknowledgement) {
+            (LeaseState::Held, _) => {}
+            // The barrier follows.
+            (LeaseState::Acknowledged, _) => {
+                self.held.remove(id);
+            }
+            (LeaseState::PartlyHeld, Some(acknowledgement)) if !acknowledgement.precedes_use => {
+                acknowledgement.items = None;
+            }
+            (LeaseState::PartlyHeld, None) => {
+                held.is_partial = true;
+                self.states.end(id, None);
+            }
+            (LeaseState::PartlyHeld | LeaseState::Ended, Some(acknowledgement)) => {
+                let is_lost = acknowledgement.precedes_use && acknowledgement.is_recent();
+                self.cancel(id);
+                if is_lost && let Some(confirmation) = self.confirmations.remove(&id) {
+                    confirmation.send(Err(lease_ended()));
+                }
+            }
+            (LeaseState::Ended, None) => {
+                self.held.remove(id);
+                self.states.end(id, None);
+            }
+        }
+    }
+
+    /// The server has answered about all leases: sends acknowledgements that are not confirmed, and all barriers.
+    fn finish_resuming(&mut self) {
+        self.is_resuming = false;
+        self.has_acknowledged = true;
+        self.states.set_known(true);
+        for id in self.held.acknowledged() {
+            // Barriers follow below.
+            self.send_acknowledgement(id, false);
+        }
+        let barriers = self.barriers.keys().chain(self.confirmations.keys());
+        let barriers = barriers.map(|id| QueuedRequest::Other(Request::Barrier(*id).into()));
+        self.outgoing.extend(barriers);
+    }
+
+    fn resume_request(&self, id: Option<u64>) -> pb::SampleRequest {
+        let Some((session, keep_s)) = self.session else {
+            return pb::SampleRequest::default();
+        };
+        let lease = id.and_then(|id| self.held.encode(id));
+        if id.is_some() && lease.is_none() {
+            // The batch was cancelled before its lease was continued.
+            return pb::SampleRequest::default();
+        }
+        let resume = pb::Resume {
+            session,
+            keep_s,
+            lease,
+            more: id.is_some(),
+        };
+        Request::Resume(resume).into()
+    }
+}
+
+/// A stream that ends does not ask on another connection.
+impl Drop for PendingSamples {
+    fn drop(&mut self) {
+        self.fail_confirmations(&lost_acknowledgement());
     }
 }
 
@@ -230,26 +297,14 @@ impl ReconnectingStream for PendingSamples {
                 self.outgoing.push_back(QueuedRequest::Sample(id));
                 self.pending.insert(id, sample);
             }
-            SampleCommand::Acknowledge(id, items, confirmation) if self.leased.remove(&id) => {
-                self.has_acknowledged = true;
-                self.outgoing
-                    .push_back(QueuedRequest::Other(pb::SampleRequest {
-                        used_items: items,
-                        ..Request::Acknowledge(id).into()
-                    }));
-                if let Some(confirmation) = confirmation {
-                    self.confirm(id, confirmation);
-                }
-            }
-            // Received on an earlier connection: the server has returned its items.
-            SampleCommand::Acknowledge(id, _, confirmation) => {
-                self.ended.forget(id);
-                if let Some(confirmation) = confirmation {
-                    confirmation.send(Err(lost_acknowledgement()));
-                }
+            SampleCommand::Acknowledge(id, acknowledgement, confirmation) => {
+                self.acknowledge(id, acknowledgement, confirmation);
             }
             SampleCommand::Confirm(id, confirmation) => self.confirm(id, confirmation),
             SampleCommand::Cancel(id) => self.cancel(id),
+            SampleCommand::Barrier(id, reply) if self.is_resuming => {
+                self.barriers.insert(id, reply);
+            }
             SampleCommand::Barrier(id, reply) if self.has_acknowledged => {
                 self.barriers.insert(id, reply);
                 self.enqueue(Request::Barrier(id));
@@ -260,15 +315,33 @@ impl ReconnectingStream for PendingSamples {
         }
     }
 
+    fn on_connect(&mut self, connector: &Connector) {
+        let keep_s = connector.reconnect_timeout().as_secs_f64();
+        let known = self.session.take();
+        // Without random numbers, the stream has no session: then no lease outlives its connection.
+        let session = || known.or_else(|| random_u64().ok().map(|session| (session, keep_s)));
+        self.session = connector.resumes_readers().then(session).flatten();
+        if self.session.is_none() {
+            self.end_leases(None, &lost_acknowledgement());
+            let barriers = self.barriers.keys();
+            let barriers = barriers.map(|id| QueuedRequest::Other(Request::Barrier(*id).into()));
+            self.outgoing.extend(barriers);
+            return;
+        }
+        self.is_resuming = true;
+        self.outgoing.push_front(QueuedRequest::Resume(None));
+        for id in self.held.ids() {
+            self.outgoing.push_front(QueuedRequest::Resume(Some(id)));
+        }
+    }
+
     fn on_disconnect(&mut self) {
-        // The server returns all leased items to their tables.
-        self.ended.extend(std::mem::take(&mut self.leased));
-        self.has_acknowledged = false;
-        self.fail_confirmations();
+        // Without these, there is nothing to ask the server for on the next connection.
+        self.is_resuming = !self.held.is_empty() || !self.confirmations.is_empty();
+        self.has_acknowledged = self.is_resuming;
+        self.states.set_known(self.held.is_empty());
         let samples = self.pending.keys().map(|id| QueuedRequest::Sample(*id));
-        let barriers = self.barriers.keys();
-        let barriers = barriers.map(|id| QueuedRequest::Other(Request::Barrier(*id).into()));
-        self.outgoing = samples.chain(barriers).collect();
+        self.outgoing = samples.collect();
         for sample in self.pending.values_mut() {
             sample.assembler = BatchAssembler::default();
             sample.sent = false;
@@ -278,6 +351,7 @@ impl ReconnectingStream for PendingSamples {
     fn next_request(&mut self) -> Option<pb::SampleRequest> {
         Some(match self.outgoing.pop_front()? {
             QueuedRequest::Other(request) => request,
+            QueuedRequest::Resume(id) => self.resume_request(id),
             QueuedRequest::Sample(id) => match self.pending.get_mut(&id) {
                 Some(sample) => {
                     let request = sample.build_request(id);
@@ -297,15 +371,33 @@ impl ReconnectingStream for PendingSamples {
 
     fn handle_response(&mut self, message: pb::SampleResponse) -> Result<(), Error> {
         let id = message.id;
-        if let Some(Outcome::BarrierDone(done)) = message.outcome {
-            let outcome = done.durability_error.map(decode_error).map_or(Ok(()), Err);
-            if let Some(reply) = self.barriers.remove(&id) {
-                // The caller may have stopped waiting.
-                let _ = reply.send(outcome);
-            } else if let Some(confirmation) = self.confirmations.remove(&id) {
-                confirmation.send(outcome);
+        self.held.set_handled(message.acknowledged);
+        match message.outcome {
+            Some(Outcome::BarrierDone(done)) => {
+                let outcome = done.durability_error.map(decode_error).map_or(Ok(()), Err);
+                if let Some(reply) = self.barriers.remove(&id) {
+                    // The caller may have stopped waiting.
+                    let _ = reply.send(outcome);
+                } else if let Some(confirmation) = self.confirmations.remove(&id) {
+                    self.held.remove(id);
+                    confirmation.send(outcome);
+                }
+                return Ok(());
             }
-            return Ok(());
+            Some(Outcome::Lease(state)) => {
+                let state = LeaseState::try_from(state).map_err(|_| {
+                    Error::Payload(format!(
+                        "invalid response: unknown state {state} of a lease"
+                    ))
+                })?;
+                self.handle_lease(id, state);
+                return Ok(());
+            }
+            Some(Outcome::Resumed(_)) => {
+                self.finish_resuming();
+                return Ok(());
+            }
+            _ => {}
         }
         let Some(sample) = self.pending.get_mut(&id) else {
             // The batch was cancelled.
@@ -317,7 +409,8 @@ impl ReconnectingStream for PendingSamples {
         };
         match &outcome {
             Ok(batch) if batch.leased => {
-                self.leased.insert(id);
+                let keys = batch.infos.iter().map(|info| info.key).collect();
+                self.held.insert(id, &sample.request.table, keys);
             }
             // The batch is unusable: the server need not keep it on lease.
             Err(_) if !is_error => self.enqueue(Request::Cancel(id)),
@@ -331,16 +424,27 @@ impl ReconnectingStream for PendingSamples {
         Ok(())
     }
 
+    fn awaits_requests(&self) -> bool {
+        self.is_resuming
+    }
+
     fn is_idle(&self) -> bool {
         self.pending.is_empty()
             && self.outgoing.is_empty()
             && self.barriers.is_empty()
             && self.confirmations.is_empty()
+            && self.held.is_empty()
     }
 
     fn fail_pending(&mut self, error: &Error) {
         self.outgoing.clear();
-        self.fail_confirmations();
+        let unconfirmed = match error {
+            Error::Unavailable(text) => Error::Unavailable(format!(
+                "{text}; it did not confirm that the sampled items are acknowledged, so they may be sampled again"
+            )),
+            other => other.clone(),
+        };
+        self.end_leases(Some(error), &unconfirmed);
         for reply in std::mem::take(&mut self.barriers).into_values() {
             // The caller may have stopped waiting.
             let _ = reply.send(Err(error.clone()));
@@ -374,9 +478,21 @@ fn lost_acknowledgement() -> Error {
     )
 }
 
+/// The error of a batch whose items the server has returned to their table before it was acknowledged.
+fn lease_ended() -> Error {
+    Error::LeaseEnded(
+        "the connection to the server was lost, and the server has returned the sampled items to their table"
+            .into(),
+    )
+}
+
 #[cfg(test)]
 mod tests {
+    use engram_core::gather::LengthPolicy;
+    use engram_engine::SampleOptions;
+
     use super::*;
+    use crate::client::pending_sample::BatchRequest;
     use crate::pb::error::Code;
 
     /// Passes the server's messages for one request to a stream. Returns what the stream sends next, and the request's
@@ -402,7 +518,11 @@ mod tests {
         assert!(matches!(sent, Some(Request::Batch(_))), "{sent:?}");
         for outcome in outcomes {
             let outcome = Some(outcome);
-            let response = pb::SampleResponse { id: 5, outcome };
+            let response = pb::SampleResponse {
+                id: 5,
+                outcome,
+                ..pb::SampleResponse::default()
+            };
             pending.handle_response(response).unwrap();
         }
         let sent = pending.next_request().and_then(|next| next.request);

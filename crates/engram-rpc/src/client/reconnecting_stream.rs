@@ -65,6 +65,11 @@ pub(crate) trait ReconnectingStream: Send + 'static {
     /// True if there is a request to send.
     fn has_request(&self) -> bool;
 
+    /// True if a response that is expected leads to further requests: the stream is not closed before.
+    fn awaits_requests(&self) -> bool {
+        false
+    }
+
     /// Handles a response; an error means that the server violates the protocol.
     fn handle_response(&mut self, message: Self::Response) -> Result<(), Error>;
 
@@ -215,7 +220,8 @@ async fn exchange_messages<T: ReconnectingStream>(
     let (mut received, mut commands_open) = (false, true);
     let mut sender = Some(sender);
     loop {
-        if !commands_open && !stream.has_request() && sender.take().is_some() {
+        let is_done = !commands_open && !stream.has_request() && !stream.awaits_requests();
+        if is_done && sender.take().is_some() {
             // Half-closed: the server reads the remaining requests, then ends its side.
             let remaining = async {
                 loop {

@@ -16,9 +16,11 @@ use tokio::task::JoinHandle;
 
 use super::confirmation::{AckCounts, Confirmation};
 use super::connect::Connector;
-use super::ended_leases::EndedLeases;
+use super::held_leases::Acknowledgement;
+use super::lease_states::LeaseStates;
 use super::pending_response::PendingResponse;
-use super::pending_samples::{BatchRequest, PendingSample, PendingSamples, SampleCommand};
+use super::pending_sample::{BatchRequest, PendingSample};
+use super::pending_samples::{PendingSamples, SampleCommand};
 use super::reconnecting_stream::{closed_error, run};
 use crate::wire::ReceivedBatch;
 
@@ -28,7 +30,7 @@ pub(crate) struct SampleRequests {
     commands: mpsc::UnboundedSender<SampleCommand>,
     next_id: Arc<AtomicU64>,
     acks: Arc<AckCounts>,
-    ended: Arc<EndedLeases>,
+    states: Arc<LeaseStates>,
     /// Number of items in unfinished chunks of this client's writers.
     unsent: Arc<AtomicU64>,
 }
@@ -134,20 +136,42 @@ pub struct RemoteLease {
     /// True if the acknowledgement must become durable: it removes items from a durable store.
     durable: bool,
     acks: Arc<AckCounts>,
-    ended: Arc<EndedLeases>,
+    states: Arc<LeaseStates>,
 }
 
 impl RemoteLease {
-    /// True if the connection broke after the batch had arrived: the server has returned its items to their table.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.commands.is_some() && self.ended.contains(self.id)
+    /// True if the server has returned the items to their table, because the connection broke after the batch had arrived.
+    ///
+    /// # Errors
+    /// Why further requests would fail too, if they would: [`Error::Unavailable`] or [`Error::Closed`].
+    pub fn has_ended(&self) -> Result<bool> {
+        match (&self.commands, self.states.ended(self.id)) {
+            (None, _) | (_, None) => Ok(false),
+            (_, Some(None)) => Ok(true),
+            (_, Some(Some(reason))) => Err(reason),
+        }
     }
-}
 
-impl BatchLease for RemoteLease {
-    type Durable = PendingResponse<()>;
+    /// Waits until it is known whether the lease has ended: while the connection is broken, it is not.
+    pub async fn until_known(&self) {
+        if self.commands.is_some() && !self.states.is_known() {
+            self.states.until_known().await;
+        }
+    }
 
-    fn acknowledge_first(mut self, n: usize) -> Option<PendingResponse<()>> {
+    /// Acknowledges the batch before it is used. The result is that of [`BatchLease::acknowledge`], but the future fails
+    /// with [`Error::LeaseEnded`] if the acknowledgement was lost: then the batch must not be used.
+    #[must_use]
+    pub fn acknowledge_before_use(self) -> Option<PendingResponse<()>> {
+        self.send_acknowledgement(None, true)
+    }
+
+    /// `items`: as [`Acknowledgement::items`].
+    fn send_acknowledgement(
+        mut self,
+        items: Option<u32>,
+        precedes_use: bool,
+    ) -> Option<PendingResponse<()>> {
         let commands = self.commands.take()?;
         self.acks
             .any_durable
@@ -158,12 +182,28 @@ impl BatchLease for RemoteLease {
             .durable
             .then(|| Confirmation::new(&self.acks, number))
             .unzip();
-        // Without a number, the server acknowledges all items.
-        let items = u32::try_from(n).ok();
-        let _ = commands.send(SampleCommand::Acknowledge(self.id, items, confirmation));
+        let acknowledgement = Acknowledgement {
+            number,
+            items,
+            // Without a confirmation, the caller does not wait.
+            precedes_use: precedes_use && self.durable,
+            is_durable: self.durable,
+            since: Instant::now(),
+        };
+        let command = SampleCommand::Acknowledge(self.id, acknowledgement, confirmation);
+        let _ = commands.send(command);
         self.acks.sent.store(number, Ordering::Release);
         drop(sending);
         response
+    }
+}
+
+impl BatchLease for RemoteLease {
+    type Durable = PendingResponse<()>;
+
+    fn acknowledge_first(self, n: usize) -> Option<PendingResponse<()>> {
+        // Without a number, the server acknowledges all items.
+        self.send_acknowledgement(u32::try_from(n).ok(), false)
     }
 }
 
@@ -230,14 +270,14 @@ impl SampleRequests {
         unsent: &Arc<AtomicU64>,
     ) -> (Self, JoinHandle<bool>) {
         let (commands, receiver) = mpsc::unbounded_channel();
-        let ended = Arc::default();
-        let pending = PendingSamples::new(pool, &ended);
+        let states = Arc::default();
+        let pending = PendingSamples::new(pool, &states);
         let task = runtime.spawn(run(Arc::clone(connector), pending, receiver));
         let requests = Self {
             commands,
             next_id: Arc::default(),
             acks: Arc::default(),
-            ended,
+            states,
             unsent: Arc::clone(unsent),
         };
         (requests, task)
@@ -265,7 +305,7 @@ impl SampleRequests {
                 commands: Some(self.commands.clone()),
                 durable: false,
                 acks: Arc::clone(&self.acks),
-                ended: Arc::clone(&self.ended),
+                states: Arc::clone(&self.states),
             }),
             unsent: Arc::clone(&self.unsent),
             receiver,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::{self, Debug};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use engram_engine::{
 use tokio::task::JoinHandle;
 
 use super::connect::Connector;
-use super::pending_samples::BatchRequest;
+use super::pending_sample::BatchRequest;
 use super::sample_requests::{LeasedBatch, RemoteLease, RemoteSampleTicket, SampleRequests};
 
 /// Maximum time that closing waits for the server to handle the last acknowledgements.
@@ -42,8 +43,14 @@ pub trait BatchSource: Debug + Send {
     /// Requests a batch; `None` after [`Self::close`].
     fn request(&mut self, request: BatchRequest) -> Option<Self::Ticket>;
 
-    /// True if the connection, or one of them, broke after the batch had arrived: the server has returned its items.
-    fn has_ended(&self, lease: &Self::ReceivedLease) -> bool;
+    /// True if the server, or one of them, has returned the items to their table.
+    ///
+    /// # Errors
+    /// Why further requests would fail too, if they would.
+    fn has_ended(&self, lease: &Self::ReceivedLease) -> Result<bool>;
+
+    /// Waits until the result of [`Self::has_ended`] is known: while a connection is broken, it is not.
+    fn until_known(lease: &Self::ReceivedLease) -> impl Future<Output = ()> + Send;
 
     /// Returns the lease for the reader of a batch that has arrived.
     fn lease_for_reader(&self, lease: Self::ReceivedLease) -> Self::Lease;
@@ -68,8 +75,8 @@ pub trait BatchSource: Debug + Send {
 /// Batches of one table, prefetched over streams of their own.
 ///
 /// A batch is requested, received, returned by `next`, delivered and then acknowledged.
-/// A batch that waited for so long that its lease ends, or whose connection broke while it waited, is cancelled and
-/// requested again.
+/// A batch that waited for so long that its lease ends, or whose lease has not outlived a broken connection, is cancelled
+/// and requested again.
 pub struct PrefetchedStream<S: BatchSource> {
     source: S,
     /// Run the source's streams. They end after [`BatchSource::close`]; those that did are removed.
@@ -88,6 +95,8 @@ pub struct PrefetchedStream<S: BatchSource> {
     items_requested: u64,
     /// Requested batches that were not returned to the reader yet, each with its number of items.
     in_flight: VecDeque<(usize, S::Ticket)>,
+    /// The batch that is returned next, if it has arrived, with the number of items that were requested.
+    arrived: Option<(usize, LeasedBatch<S::ReceivedLease>)>,
     /// Batches that the reader has and that are not acknowledged.
     deliveries: DeliveryTracker<S::Lease>,
 }
@@ -120,6 +129,7 @@ impl<S: BatchSource> PrefetchedStream<S> {
             batches_requested: 0,
             items_requested: 0,
             in_flight: VecDeque::new(),
+            arrived: None,
             deliveries: DeliveryTracker::default(),
         };
         stream.prefetch();
@@ -163,11 +173,12 @@ impl<S: BatchSource> PrefetchedStream<S> {
     }
 
     /// True if the server has returned the batch's items to their table, or is about to.
-    fn is_stale(&self, leased: &LeasedBatch<S::ReceivedLease>) -> bool {
+    fn is_stale(&self, leased: &LeasedBatch<S::ReceivedLease>) -> Result<bool> {
         let timeout = self.source.lease_timeout();
         // The last tenth of the timeout is left for the acknowledgement to arrive.
-        timeout.is_some_and(|timeout| leased.received.elapsed() >= timeout.mul_f64(0.9))
-            || self.source.has_ended(&leased.lease)
+        let is_late =
+            timeout.is_some_and(|timeout| leased.received.elapsed() >= timeout.mul_f64(0.9));
+        Ok(is_late || self.source.has_ended(&leased.lease)?)
     }
 }
 
@@ -184,17 +195,30 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
             WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(None),
         }
         loop {
-            let Some((n, ticket)) = self.in_flight.front_mut() else {
+            if self.arrived.is_none() {
+                let Some((n, ticket)) = self.in_flight.front_mut() else {
+                    return Ok(None);
+                };
+                let outcome = match wait(ticket, options) {
+                    WaitOutcome::Ready(outcome) => outcome,
+                    WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(None),
+                };
+                let n = *n;
+                self.in_flight.pop_front();
+                self.arrived = Some((n, outcome?));
+            }
+            if let Some((_, leased)) = &self.arrived
+                && !matches!(
+                    wait(&mut pin!(S::until_known(&leased.lease)), options),
+                    WaitOutcome::Ready(())
+                )
+            {
+                return Ok(None);
+            }
+            let Some((n, leased)) = self.arrived.take() else {
                 return Ok(None);
             };
-            let outcome = match wait(ticket, options) {
-                WaitOutcome::Ready(outcome) => outcome,
-                WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(None),
-            };
-            let n = *n;
-            self.in_flight.pop_front();
-            let leased = outcome?;
-            if self.is_stale(&leased) {
+            if self.is_stale(&leased)? {
                 self.items_requested -= n as u64;
                 self.batches_requested -= 1;
                 drop(leased);
@@ -238,6 +262,7 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
     ) -> WaitOutcome<Result<()>> {
         self.deliveries.finish();
         self.in_flight.clear();
+        self.arrived = None;
         let called = Instant::now();
         let durable = (self.source).wait_until_durable(&mut self.deliveries, options);
         self.source.close();
@@ -301,8 +326,12 @@ impl BatchSource for RemoteSource {
             .map(|requests| requests.send(request))
     }
 
-    fn has_ended(&self, lease: &RemoteLease) -> bool {
+    fn has_ended(&self, lease: &RemoteLease) -> Result<bool> {
         lease.has_ended()
+    }
+
+    async fn until_known(lease: &RemoteLease) {
+        lease.until_known().await;
     }
 
     fn lease_for_reader(&self, lease: RemoteLease) -> RemoteLease {

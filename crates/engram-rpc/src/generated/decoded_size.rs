@@ -113,7 +113,13 @@ impl DecodedSize for crate::pb::Allowed {
 const FIELDS: &'static [Field] = &[string(1)];
 }
 impl DecodedSize for crate::pb::SampleRequest {
-const FIELDS: &'static [Field] = &[message(1, crate::pb::BatchRequest::FIELDS)];
+const FIELDS: &'static [Field] = &[message(1, crate::pb::BatchRequest::FIELDS), message(6, crate::pb::Resume::FIELDS)];
+}
+impl DecodedSize for crate::pb::Resume {
+const FIELDS: &'static [Field] = &[message(3, crate::pb::HeldLease::FIELDS)];
+}
+impl DecodedSize for crate::pb::HeldLease {
+const FIELDS: &'static [Field] = &[string(2)];
 }
 impl DecodedSize for crate::pb::BatchRequest {
 const FIELDS: &'static [Field] = &[string(2)];

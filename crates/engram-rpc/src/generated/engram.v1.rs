@@ -264,6 +264,9 @@ pub struct HelloResponse {
     /// From 1 to 1023 if the server is a shard: writers put it into bits 53 to 62 of the keys of their items. 0: none.
     #[prost(uint32, tag = "7")]
     pub shard_id: u32,
+    /// True if the server knows `Resume`: a reader may then send it, and number its acknowledgements.
+    #[prost(bool, tag = "8")]
+    pub resumes_readers: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ManageRequest {
@@ -823,7 +826,11 @@ pub struct SampleRequest {
     /// the table. If absent, all items were used.
     #[prost(uint32, optional, tag = "5")]
     pub used_items: ::core::option::Option<u32>,
-    #[prost(oneof = "sample_request::Request", tags = "1, 2, 3, 4")]
+    /// With `acknowledge`: the number of the acknowledgement in the session, larger than that of any earlier one. Only
+    /// after `resume`.
+    #[prost(uint64, optional, tag = "7")]
+    pub number: ::core::option::Option<u64>,
+    #[prost(oneof = "sample_request::Request", tags = "1, 2, 3, 4, 6")]
     pub request: ::core::option::Option<sample_request::Request>,
 }
 /// Nested message and enum types in `SampleRequest`.
@@ -842,7 +849,39 @@ pub mod sample_request {
         /// acknowledgements among them that removed items are as durable as the store is configured.
         #[prost(uint64, tag = "4")]
         Barrier(u64),
+        /// Continues the reader's session on this connection. Only before other requests.
+        #[prost(message, tag = "6")]
+        Resume(super::Resume),
     }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Resume {
+    /// A random number that the reader chooses once for the stream, and sends again after it reconnects.
+    #[prost(fixed64, tag = "1")]
+    pub session: u64,
+    /// Seconds for which the server keeps the leases if the connection breaks, at most its `lease_timeout_s`.
+    #[prost(double, tag = "2")]
+    pub keep_s: f64,
+    /// A lease of an earlier connection that the reader continues.
+    #[prost(message, optional, tag = "3")]
+    pub lease: ::core::option::Option<HeldLease>,
+    /// True if another `Resume` with another lease follows.
+    #[prost(bool, tag = "4")]
+    pub more: bool,
+}
+/// A batch that the reader has received and not acknowledged, or whose acknowledgement is not confirmed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeldLease {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, tag = "2")]
+    pub table: ::prost::alloc::string::String,
+    /// u64: the keys of its items. With `number`, only of those that were used.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub keys_le: ::prost::bytes::Bytes,
+    /// Number of the acknowledgement, if one was sent.
+    #[prost(uint64, optional, tag = "4")]
+    pub number: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BatchRequest {
@@ -872,7 +911,10 @@ pub struct SampleResponse {
     /// Id of the batch or barrier.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    #[prost(oneof = "sample_response::Outcome", tags = "2, 3, 4, 5")]
+    /// Number of the last acknowledgement of the session that the server has handled.
+    #[prost(uint64, tag = "8")]
+    pub acknowledged: u64,
+    #[prost(oneof = "sample_response::Outcome", tags = "2, 3, 4, 5, 6, 7")]
     pub outcome: ::core::option::Option<sample_response::Outcome>,
 }
 /// Nested message and enum types in `SampleResponse`.
@@ -888,6 +930,12 @@ pub mod sample_response {
         Error(super::Error),
         #[prost(message, tag = "5")]
         BarrierDone(super::BarrierDone),
+        /// Answers a `Resume` with a lease. `id` is that of the lease.
+        #[prost(enumeration = "super::LeaseState", tag = "6")]
+        Lease(i32),
+        /// Answers the last `Resume`.
+        #[prost(message, tag = "7")]
+        Resumed(super::Empty),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1222,6 +1270,42 @@ pub struct PeekedItem {
     /// True if the data is sent.
     #[prost(bool, tag = "8")]
     pub has_data: bool,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum LeaseState {
+    /// The server has returned the items to the table, and others have received them or removed them.
+    Ended = 0,
+    /// The batch is on lease.
+    Held = 1,
+    /// Some of its items are on lease; the others have left the table, or others have received them.
+    PartlyHeld = 2,
+    /// The acknowledgement was handled.
+    Acknowledged = 3,
+}
+impl LeaseState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Ended => "ENDED",
+            Self::Held => "HELD",
+            Self::PartlyHeld => "PARTLY_HELD",
+            Self::Acknowledged => "ACKNOWLEDGED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ENDED" => Some(Self::Ended),
+            "HELD" => Some(Self::Held),
+            "PARTLY_HELD" => Some(Self::PartlyHeld),
+            "ACKNOWLEDGED" => Some(Self::Acknowledged),
+            _ => None,
+        }
+    }
 }
 /// Generated client implementations.
 pub mod engram_client {

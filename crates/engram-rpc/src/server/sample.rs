@@ -10,17 +10,18 @@
 mod barriers;
 mod leases;
 mod outgoing_reply;
+mod reader_sessions;
 mod request_queue;
+mod resumption;
 
 use std::sync::Arc;
 
 use engram_codec::{CallBudget, ReplyStream, Reservation};
 use engram_core::Result;
-use engram_engine::BatchLease as _;
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc::{self, Permit, Sender};
 use tokio::time::{Instant, sleep_until};
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::counters::OpenGuard;
 use super::service_state::ServiceState;
@@ -33,7 +34,9 @@ use barriers::Barriers;
 use leases::Leases;
 pub(super) use outgoing_reply::LARGE_BATCH_BYTES;
 use outgoing_reply::{Message, OutgoingReply, ReservingReply, encode_response, error_outcome};
+pub(super) use reader_sessions::ReaderSessions;
 use request_queue::RequestQueue;
+use resumption::Resumption;
 
 /// Maximum number of batches of a stream that are requested, being sent or on lease. Also the maximum number of its
 /// barriers without a reply.
@@ -55,8 +58,9 @@ pub(super) fn serve(
         _call: call,
         state: Arc::clone(state),
         call_budget: call_budget.clone(),
-        requests: RequestQueue::default(),
+        requests: RequestQueue::opening_at(state.readers_return_by),
         leases: Leases::default(),
+        resumption: Resumption::default(),
         reserving: None,
         outgoing: None,
         barriers: Barriers::default(),
@@ -71,6 +75,15 @@ pub(super) fn serve(
     ReplyStream::new(receiver, call_budget)
 }
 
+/// Why a stream ended.
+enum StreamEnd {
+    /// The reader ended it, and everything is answered.
+    Finished,
+    /// The connection broke, or the reader has opened another stream.
+    Disconnected,
+    Shutdown,
+}
+
 /// The state of one stream. Dropping it withdraws waiting requests and returns the leased items.
 struct SampleStream {
     _call: OpenGuard,
@@ -78,6 +91,7 @@ struct SampleStream {
     call_budget: CallBudget,
     requests: RequestQueue,
     leases: Leases,
+    resumption: Resumption,
     /// The batch that is gathered next, once there is memory for it.
     reserving: Option<ReservingReply>,
     /// The batch that is being sent.
@@ -88,7 +102,7 @@ struct SampleStream {
 }
 
 impl SampleStream {
-    /// Serves the stream until it ends.
+    /// Serves the stream until it ends. If its connection breaks, the leases of a reader with a session are kept.
     ///
     /// # Errors
     /// The status that the stream ends with.
@@ -97,37 +111,64 @@ impl SampleStream {
         mut requests: Streaming<pb::SampleRequest>,
         replies: &Sender<Message>,
     ) -> Result<(), Status> {
+        let shutdown = self.state.shutdown.clone();
+        match self.exchange_messages(&mut requests, replies).await? {
+            StreamEnd::Finished => {}
+            StreamEnd::Shutdown => return self.stop(replies, &shutdown).await,
+            StreamEnd::Disconnected => {
+                let Self {
+                    leases, resumption, ..
+                } = self;
+                if let Some(session) = resumption.into_session() {
+                    session.keep(leases, shutdown);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn exchange_messages(
+        &mut self,
+        requests: &mut Streaming<pb::SampleRequest>,
+        replies: &Sender<Message>,
+    ) -> Result<StreamEnd, Status> {
         let mut shutdown = self.state.shutdown.clone();
         let mut input_open = true;
         loop {
             if self.outgoing.is_none() {
                 self.gather_next();
             }
-            let has_reply = self.outgoing.is_some() || self.barriers.has_reply();
+            let has_reply =
+                self.outgoing.is_some() || self.barriers.has_reply() || self.resumption.has_reply();
             let is_reserving = self.reserving.is_some();
             let is_idle = !has_reply && !is_reserving;
             if !input_open && is_idle && self.requests.len() == 0 && self.barriers.len() == 0 {
-                return Ok(());
+                return Ok(StreamEnd::Finished);
             }
             let requests_left = &self.requests;
             self.users
                 .set_in_flight(|table| requests_left.items_waiting_for(table));
             let expiry = self.leases.first_expiry();
             tokio::select! {
-                () = shutdown.wait() => return self.stop(replies, &shutdown).await,
-                () = replies.closed() => return Ok(()),
+                () = shutdown.wait() => return Ok(StreamEnd::Shutdown),
+                () = replies.closed() => return Ok(end_of_closed(requests, input_open)),
+                () = self.resumption.stopped() => return Ok(StreamEnd::Disconnected),
                 permit = replies.reserve(), if has_reply => match permit {
                     Ok(permit) => self.send(permit),
-                    Err(_) => return Ok(()),
+                    Err(_) => return Ok(end_of_closed(requests, input_open)),
                 },
-                request = requests.message(), if input_open => {
-                    if let Some(request) = request? {
-                        self.handle_request(request)?;
-                    } else {
+                request = requests.message(), if input_open => match request {
+                    Ok(Some(pb::SampleRequest { request: Some(Request::Resume(resume)), .. })) => {
+                        self.resume(resume).await?;
+                    }
+                    Ok(Some(request)) => self.handle_request(request)?,
+                    Ok(None) => {
                         input_open = false;
                         self.requests.resume(&self.state.engine);
                     }
-                }
+                    Err(status) if is_broken(&status) => return Ok(StreamEnd::Disconnected),
+                    Err(status) => return Err(status),
+                },
                 reservation = reserve(&mut self.reserving), if is_reserving => {
                     let reserving = self.reserving.take();
                     self.outgoing = reserving.map(|it| it.gather(reservation, &self.state));
@@ -195,12 +236,14 @@ impl SampleStream {
             }
             Some(Request::Acknowledge(id)) => {
                 let outgoing = self.outgoing.as_mut().filter(|out| out.id == id);
+                let number = self.resumption.number(request.number);
                 let durable = match outgoing.and_then(|out| out.lease.take()) {
                     // The reader may acknowledge a batch before its last part was sent.
-                    Some(lease) => lease.acknowledge_first(acknowledged_items),
-                    None => self.leases.acknowledge(id, acknowledged_items),
+                    Some(lease) => lease.acknowledge_first_numbered(acknowledged_items, number),
+                    None => self.leases.acknowledge(id, acknowledged_items, number),
                 };
                 self.barriers.add_acknowledgement(durable);
+                self.resumption.acknowledged = number.map_or(0, |number| number.number);
             }
             Some(Request::Cancel(id)) => {
                 self.requests.cancel(id);
@@ -220,15 +263,20 @@ impl SampleStream {
                 }
                 self.barriers.add(id);
             }
-            // Clients send an empty request instead of one that they no longer need.
-            None => {}
+            // Clients send an empty request instead of one that they no longer need. `resume` is handled by the caller.
+            Some(Request::Resume(_)) | None => {}
         }
         Ok(())
     }
 
-    /// Sends the next message: replies to barriers first, then the outgoing batch. Adds the lease of a batch that was
-    /// sent completely.
+    /// Sends the next message: replies to `resume` and barriers first, then the outgoing batch. Adds the lease of a batch
+    /// that was sent completely.
     fn send(&mut self, permit: Permit<'_, Message>) {
+        if let Some(reply) = self.resumption.next_reply() {
+            permit.send(Ok(reply).into());
+            return;
+        }
+        let acknowledged = self.resumption.acknowledged;
         if let Some((id, done)) = self.barriers.next_reply() {
             let done = encode_response(id, Outcome::BarrierDone(done));
             permit.send(Ok(done).into());
@@ -237,7 +285,10 @@ impl SampleStream {
         let Some(outgoing) = &mut self.outgoing else {
             return;
         };
-        if let Some(reply) = outgoing.next_message() {
+        if let Some(mut reply) = outgoing.next_message() {
+            if let Ok(message) = &mut reply.message {
+                message.acknowledged = acknowledged;
+            }
             permit.send(reply);
         }
         if outgoing.is_complete()
@@ -291,6 +342,30 @@ impl SampleStream {
         }
         Err(shutdown.status())
     }
+}
+
+/// How a stream ended whose replies are not received any more. A reader that ends its stream closes its side, or resets the
+/// stream, which closes both sides.
+fn end_of_closed(requests: &mut Streaming<pb::SampleRequest>, input_open: bool) -> StreamEnd {
+    if !input_open {
+        return StreamEnd::Finished;
+    }
+    loop {
+        match requests.message().now_or_never() {
+            // What the reader has sent before it ended the stream has no effect any more.
+            Some(Ok(Some(_))) => {}
+            Some(Ok(None)) => return StreamEnd::Finished,
+            Some(Err(_)) | None => return StreamEnd::Disconnected,
+        }
+    }
+}
+
+/// True if a stream that failed with this status lost its connection; false if the reader violated the protocol.
+fn is_broken(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Unknown | Code::Unavailable | Code::Cancelled
+    )
 }
 
 /// Waits for the memory of the next batch. Does not return if there is no next batch.

@@ -2,23 +2,32 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use engram_codec::{CallBudget, ReplyStream};
 use engram_core::Result;
 use engram_core::pool::Pool;
 use engram_engine::{Engine, TableUserKind};
+use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::connection::ConnectionInfo;
 use super::counters::{Call, Counters, OpenGuard};
 use super::listeners::Listeners;
 use super::options::ServerOptions;
+use super::sample::ReaderSessions;
 use super::service_state::{Replies, ServiceState};
 use super::shutdown::ShutdownSignal;
 use super::stream_users::StreamUsers;
 use super::{change, insert, manage, sample, scan};
 use crate::pb::engram_server::Engram;
 use crate::{MAX_BATCH_BYTES, PROTOCOL_VERSION, pb, random_u64};
+
+/// How long a new server waits for the readers of an earlier server of its tables. Readers try to connect every 0.3 s.
+const RETURN_TIME: Duration = Duration::from_millis(500);
+
+/// Maximum time since an earlier server of the tables was used.
+const LATELY: Duration = Duration::from_secs(60);
 
 /// Engram's gRPC service.
 #[derive(Clone, Debug)]
@@ -36,9 +45,11 @@ impl Service {
         let local = listeners.local.as_ref();
         Ok(Self {
             state: Arc::new(ServiceState {
+                readers_return_by: readers_return_by(&engine)?,
                 engine,
                 shutdown,
                 lease_timeout: options.lease_timeout,
+                readers: ReaderSessions::default(),
                 pool: Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES)),
                 counters: Counters::default(),
                 seed: options.seed,
@@ -58,6 +69,17 @@ impl Service {
     fn begin(&self, call: Call) -> OpenGuard {
         self.state.counters.get(call).begin()
     }
+}
+
+/// When a new server begins to draw from tables from which sampling removes items; `None`: at once, because no client has
+/// used one lately.
+fn readers_return_by(engine: &Engine) -> Result<Option<Instant>> {
+    let tables = engine.tables()?;
+    let mut consumed = tables
+        .iter()
+        .filter(|table| table.options().max_times_sampled > 0);
+    let was_used = consumed.any(|table| table.was_used_within(LATELY));
+    Ok(was_used.then(|| Instant::now() + RETURN_TIME))
 }
 
 /// Where the client of a request is.
@@ -98,6 +120,7 @@ impl Engram for Service {
             local_socket: self.state.local_socket.clone(),
             lease_timeout_s: Some(self.state.lease_timeout.as_secs_f64()),
             shard_id: self.state.shard_id.into(),
+            resumes_readers: true,
         }))
     }
 

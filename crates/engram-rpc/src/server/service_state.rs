@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use engram_core::pool::Pool;
 use engram_engine::Engine;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::counters::Counters;
+use super::sample::ReaderSessions;
 use super::shutdown::ShutdownSignal;
 
 /// The replies of a stream, as its task sends them.
@@ -21,6 +23,10 @@ pub(super) struct ServiceState {
     pub(super) engine: Arc<Engine>,
     pub(super) shutdown: ShutdownSignal,
     pub(super) lease_timeout: Duration,
+    pub(super) readers: ReaderSessions,
+    /// Before this, nothing is drawn from tables from which sampling removes items: readers of an earlier server of these
+    /// tables can continue their leases, before others draw the items. `None` if there were none lately.
+    pub(super) readers_return_by: Option<Instant>,
     /// Buffers for batches.
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Counters,

@@ -40,6 +40,12 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         };
         add(Kind::SampleRequest, request.encode_to_vec());
     }
+    let numbered = pb::SampleRequest {
+        request: Some(Request::Acknowledge(5)),
+        used_items: Some(3),
+        number: Some(9),
+    };
+    add(Kind::SampleRequest, numbered.encode_to_vec());
     for change in [
         change_request::Change::PrioritiesLe(encode_numbers([1.0, 2.0, 0.5].into_iter())),
         change_request::Change::Delete(pb::Empty {}),
@@ -76,10 +82,16 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         local_socket: "socket".into(),
         lease_timeout_s: Some(600.0),
         shard_id: 0,
+        resumes_readers: false,
     };
     add(Kind::HelloResponse, hello.encode_to_vec());
     let hello = pb::HelloResponse {
         shard_id: 1023,
+        ..hello
+    };
+    add(Kind::HelloResponse, hello.encode_to_vec());
+    let hello = pb::HelloResponse {
+        resumes_readers: true,
         ..hello
     };
     add(Kind::HelloResponse, hello.encode_to_vec());
@@ -93,6 +105,18 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         let response = pb::SampleResponse {
             id: 5,
             outcome: Some(response),
+            acknowledged: 0,
+        };
+        add(Kind::SampleResponse, response.encode_to_vec());
+    }
+    for outcome in [
+        SampleOutcome::Lease(pb::LeaseState::PartlyHeld.into()),
+        SampleOutcome::Resumed(pb::Empty {}),
+    ] {
+        let response = pb::SampleResponse {
+            id: 5,
+            outcome: Some(outcome),
+            acknowledged: 8,
         };
         add(Kind::SampleResponse, response.encode_to_vec());
     }
@@ -261,6 +285,17 @@ fn sample_requests() -> Vec<Request> {
         Request::Acknowledge(5),
         Request::Cancel(6),
         Request::Barrier(7),
+        Request::Resume(pb::Resume {
+            session: 77,
+            keep_s: 5.0,
+            lease: Some(pb::HeldLease {
+                id: 5,
+                table: "table".into(),
+                keys_le: encode_numbers([1_u64, 2, 3].into_iter()),
+                number: Some(8),
+            }),
+            more: true,
+        }),
     ]
 }
 

@@ -18,6 +18,7 @@ mod outbox;
 mod pacing;
 mod rejections;
 mod reply_bounds;
+mod resumption;
 mod reverb;
 mod reverb_backlog;
 mod reverb_differences;

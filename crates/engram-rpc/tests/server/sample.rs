@@ -371,6 +371,7 @@ async fn items_of_a_batch_that_are_not_acknowledged_are_returned() {
         let request = pb::SampleRequest {
             request: Some(Request::Acknowledge(id)),
             used_items: items,
+            number: None,
         };
         stream.send(request).await;
         wait_until("it is acknowledged", || {

@@ -42,6 +42,12 @@ pub(crate) enum Op {
         keys: Vec<u64>,
         samples: u64,
     },
+    AcknowledgeNumbered {
+        keys: Vec<u64>,
+        samples: u64,
+        number: SessionNumber,
+        now: u64,
+    },
     ReturnLeases {
         keys: Vec<u64>,
         samples: u64,
@@ -72,6 +78,17 @@ impl Op {
                 keys: keys.to_vec(),
                 samples,
             },
+            TableOp::AcknowledgeNumbered {
+                keys,
+                samples,
+                number,
+                now,
+            } => Self::AcknowledgeNumbered {
+                keys: keys.to_vec(),
+                samples,
+                number,
+                now,
+            },
             TableOp::ReturnLeases { keys, samples } => Self::ReturnLeases {
                 keys: keys.to_vec(),
                 samples,
@@ -96,6 +113,17 @@ impl Op {
             Self::Sample { ref keys, leased } => TableOp::Sample { keys, leased },
             Self::SetRng { ref rng } => TableOp::SetRng { rng },
             Self::Acknowledge { ref keys, samples } => TableOp::Acknowledge { keys, samples },
+            Self::AcknowledgeNumbered {
+                ref keys,
+                samples,
+                number,
+                now,
+            } => TableOp::AcknowledgeNumbered {
+                keys,
+                samples,
+                number,
+                now,
+            },
             Self::ReturnLeases { ref keys, samples } => TableOp::ReturnLeases { keys, samples },
             Self::Reset => TableOp::Reset,
             Self::SetLimits { ref limits } => TableOp::SetLimits { limits },

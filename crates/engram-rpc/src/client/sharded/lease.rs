@@ -14,6 +14,21 @@ type Durable = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 #[derive(Debug)]
 pub struct ShardedLease(pub(super) Vec<(usize, RemoteLease)>);
 
+impl ShardedLease {
+    /// True if a server has returned its items of the batch to their table, or cannot be reached.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        (self.0.iter()).any(|(_, part)| !matches!(part.has_ended(), Ok(false)))
+    }
+
+    /// Waits until it is known whether the lease has ended.
+    pub async fn until_known(&self) {
+        for (_, part) in &self.0 {
+            part.until_known().await;
+        }
+    }
+}
+
 impl BatchLease for ShardedLease {
     type Durable = Durable;
 

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::draws::{ShardDraws, divide};
 use super::lease::ShardedLease;
 use super::{MAX_TOTALS_AGE, ShardedTables, deadline, merge};
-use crate::client::pending_samples::BatchRequest;
+use crate::client::pending_sample::BatchRequest;
 use crate::client::sample_requests::{LeasedBatch, SampleRequests};
 
 /// First wait for shards that block, before the totals are checked again; doubled after each check.

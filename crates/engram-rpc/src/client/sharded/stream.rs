@@ -95,8 +95,12 @@ impl BatchSource for ShardedSource {
         Some((self.tables).start_sample(self.requests.clone(), request, turn))
     }
 
-    fn has_ended(&self, lease: &ShardedLease) -> bool {
-        lease.0.iter().any(|(_, part)| part.has_ended())
+    fn has_ended(&self, lease: &ShardedLease) -> Result<bool> {
+        Ok(lease.has_ended())
+    }
+
+    async fn until_known(lease: &ShardedLease) {
+        lease.until_known().await;
     }
 
     fn lease_for_reader(&self, lease: ShardedLease) -> StreamLease {

@@ -1,14 +1,15 @@
 //! The leases of batches that were sent and not acknowledged.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use engram_engine::{BatchLease, Lease, UntilDurable};
+use engram_core::SessionNumber;
+use engram_engine::{Lease, UntilDurable};
 use tokio::time::Instant;
 
 /// The leases of one stream. Dropping them returns their items.
 #[derive(Debug, Default)]
-pub(super) struct Leases {
+pub(in crate::server) struct Leases {
     /// Expiry (`None`: never) and lease, by id of the batch.
     leases: HashMap<u64, (Option<Instant>, Lease)>,
     /// Expiry times and ids, earliest first.
@@ -33,8 +34,21 @@ impl Leases {
 
     /// Acknowledges the first `items` of a batch and returns the others to the table. Ignores a batch that is not on
     /// lease. The result is ready once the acknowledgement is durable; `None` if it need not be.
-    pub(super) fn acknowledge(&mut self, id: u64, items: usize) -> Option<UntilDurable> {
-        self.take(id)?.acknowledge_first(items)
+    pub(super) fn acknowledge(
+        &mut self,
+        id: u64,
+        items: usize,
+        number: Option<SessionNumber>,
+    ) -> Option<UntilDurable> {
+        self.take(id)?.acknowledge_first_numbered(items, number)
+    }
+
+    /// Returns the items of all batches except these to their tables.
+    pub(super) fn retain(&mut self, ids: &HashSet<u64>) {
+        let others = self.leases.keys().filter(|id| !ids.contains(id));
+        for id in others.copied().collect::<Vec<_>>() {
+            self.cancel(id);
+        }
     }
 
     /// Returns the items of a batch to the table. Ignores a batch that is not on lease.

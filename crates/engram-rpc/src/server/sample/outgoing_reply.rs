@@ -146,6 +146,7 @@ fn gather_batch(
 pub(super) fn encode_response(id: u64, outcome: Outcome) -> pb::SampleResponse {
     pb::SampleResponse {
         id,
+        acknowledged: 0,
         outcome: Some(outcome),
     }
 }

@@ -11,6 +11,7 @@ use engram_engine::{Engine, Sample, SampleOptions, SampleTicket, Table};
 use futures_util::StreamExt as _;
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep_until};
 
 use crate::server::table_names;
 use crate::{MAX_ITEMS_PER_BATCH, pb};
@@ -41,6 +42,8 @@ pub(super) struct RequestQueue {
     is_suspended: bool,
     /// Requests that were served or have failed, by position.
     served: BTreeMap<u64, ServedRequest>,
+    /// Before this, nothing is drawn from tables from which sampling removes items.
+    opens_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -54,6 +57,13 @@ struct WaitingRequest {
 type WaitFuture = Pin<Box<dyn Future<Output = (u64, Result<Sample>)> + Send>>;
 
 impl RequestQueue {
+    pub(super) fn opening_at(opens_at: Option<Instant>) -> Self {
+        Self {
+            opens_at,
+            ..Self::default()
+        }
+    }
+
     /// Number of requests.
     pub(super) fn len(&self) -> usize {
         self.positions.len()
@@ -86,23 +96,46 @@ impl RequestQueue {
 
     /// Passes a request to its table.
     fn start(&mut self, engine: &Arc<Engine>, position: u64, request: pb::BatchRequest) {
+        if let Some(opens_at) = self.opens_at.filter(|at| *at > Instant::now())
+            && let Ok(table) = engine.table(&request.table)
+            && table.options().max_times_sampled > 0
+        {
+            let (engine, later) = (Arc::clone(engine), request.clone());
+            let sampled = async move {
+                sleep_until(opens_at).await;
+                start_sampling(&engine, &later)?.await
+            };
+            self.wait_for(position, request, table, sampled);
+            return;
+        }
         match start_sampling(engine, &request) {
             Ok(ticket) => {
-                let (abort, registration) = AbortHandle::new_pair();
-                let waiting = WaitingRequest {
-                    request,
-                    table: Arc::clone(ticket.table()),
-                    abort,
-                };
-                self.waiting.insert(position, waiting);
-                let wait: WaitFuture = Box::pin(async move { (position, ticket.await) });
-                self.waits.push(Abortable::new(wait, registration));
+                let table = Arc::clone(ticket.table());
+                self.wait_for(position, request, table, ticket);
             }
             Err(error) => {
                 self.served
                     .insert(position, served_request(&request, Err(error), None));
             }
         }
+    }
+
+    fn wait_for(
+        &mut self,
+        position: u64,
+        request: pb::BatchRequest,
+        table: Arc<Table>,
+        sampled: impl Future<Output = Result<Sample>> + Send + 'static,
+    ) {
+        let (abort, registration) = AbortHandle::new_pair();
+        let waiting = WaitingRequest {
+            request,
+            table,
+            abort,
+        };
+        self.waiting.insert(position, waiting);
+        let wait: WaitFuture = Box::pin(async move { (position, sampled.await) });
+        self.waits.push(Abortable::new(wait, registration));
     }
 
     /// Withdraws all waiting requests from their tables until [`Self::resume`], because the reader is silent and would

@@ -1,0 +1,140 @@
+"""A connection breaks before a sample is confirmed: no program misses an item, or receives it twice."""
+
+import time
+
+import numpy as np
+import pytest
+from helpers.consumer_checker import ConsumerChecker
+from helpers.faults import Proxy
+from helpers.support import BackgroundCall, wait_until
+
+from engram import Batch, Client, Server, ShardedClient, Store, Table
+from engram.errors import UnavailableError
+
+DELAY = 0.15
+"""Seconds by which a reply is delayed, so that its acknowledgement can be held."""
+
+
+class Servers:
+    """Durable servers of one queue, behind proxies, and a client."""
+
+    def __init__(self, path, shards=1, **options):
+        self.tables = [Table.queue("q", max_size=100)]
+        self.paths = [path / str(number) for number in range(shards)]
+        self.ids = [None] if shards == 1 else range(1, shards + 1)
+        self.stores = [Store.open(each, self.tables) for each in self.paths]
+        self.servers = [Server(store, shard_id=number) for store, number in zip(self.stores, self.ids, strict=True)]
+        self.proxies = [Proxy(server.port) for server in self.servers]
+        addresses = [proxy.address for proxy in self.proxies]
+        self.client = ShardedClient(addresses, **options) if shards > 1 else Client(addresses[0], **options)
+        self.client.info()
+
+    def insert(self, value):
+        self.stores[0].insert({"x": np.int64(value)}, {"q": 1.0})
+
+    def leased(self):
+        """Number of items on lease."""
+        return self.stores[0].info()["q"].hidden_items
+
+    def all_proxies(self, call):
+        for proxy in self.proxies:
+            call(proxy)
+
+    def lose_acknowledgement(self):
+        """The client receives the item; its acknowledgement does not arrive."""
+        self.insert(1)
+        self.all_proxies(lambda proxy: proxy.delay(DELAY))
+        self.sample = BackgroundCall(lambda: self.client.sample("q", 1))
+        wait_until(lambda: self.leased() == 1)
+        self.all_proxies(Proxy.hold)
+        time.sleep(2 * DELAY)
+        self.all_proxies(lambda proxy: proxy.delay(0.0))
+
+    def lose_confirmation(self):
+        """The server removes the item; its confirmation does not arrive."""
+        self.lose_acknowledgement()
+        self.all_proxies(Proxy.mute)
+        self.all_proxies(Proxy.release)
+        wait_until(lambda: self.leased() == 0)
+
+    def cut(self):
+        self.all_proxies(Proxy.cut)
+        self.all_proxies(Proxy.release)
+
+    def stop(self):
+        for server, store in zip(self.servers, self.stores, strict=True):
+            server.close()
+            store.close()
+
+    def restart(self):
+        self.stop()
+        self.cut()
+        self.start()
+
+    def start(self):
+        self.stores = [Store.open(path, self.tables) for path in self.paths]
+        ports = [server.port for server in self.servers]
+        opened = zip(self.stores, ports, self.ids, strict=True)
+        self.servers = [Server(store, port=port, shard_id=number) for store, port, number in opened]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.client.close()
+        for opened in (*self.proxies, *self.servers, *self.stores):
+            opened.close()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("fault", [Servers.cut, Servers.restart])
+@pytest.mark.parametrize("lose", [Servers.lose_acknowledgement, Servers.lose_confirmation])
+def test_a_sample_returns_its_item_once(tmp_path, lose, fault, shards):
+    with Servers(tmp_path, shards, reconnect_timeout=20) as servers:
+        lose(servers)
+        fault(servers)
+        assert servers.sample.result().data["x"].tolist() == [1]
+        wait_until(lambda: servers.leased() == 0)
+        assert servers.client.info()["q"].samples == 1
+        assert servers.client.info()["q"].size == 0
+
+
+def test_a_sample_is_repeated_if_another_reader_has_received_the_items(tmp_path):
+    with Servers(tmp_path, reconnect_timeout=20) as servers:
+        servers.lose_acknowledgement()
+        servers.stop()
+        servers.cut()
+        with Store.open(servers.paths[0], servers.tables) as store:
+            assert store.sample("q", 1).data["x"].tolist() == [1]
+        servers.start()
+        servers.insert(2)
+        assert servers.sample.result().data["x"].tolist() == [2]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_error_has_the_batch_if_the_server_stays_away(tmp_path, shards):
+    with Servers(tmp_path, shards, reconnect_timeout=0.3) as servers:
+        servers.lose_confirmation()
+        servers.stop()
+        servers.all_proxies(Proxy.close)
+        with pytest.raises(UnavailableError) as raised:
+            servers.sample.result()
+        assert isinstance(raised.value.batch, Batch)
+        assert raised.value.batch.data["x"].tolist() == [1]
+        assert str(raised.value).endswith(
+            "; tried for 0.3 s (`reconnect_timeout`); it did not confirm that the sampled items are acknowledged, so "
+            "they may be sampled again; this error has the batch, as `batch`"
+        )
+        assert UnavailableError("another").batch is None
+
+
+@pytest.mark.timeout(300)
+def test_each_item_is_received_once_while_a_server_is_killed(tmp_path):
+    checker = ConsumerChecker(tmp_path, seed=1)
+    try:
+        for _ in range(4):
+            checker.round()
+        lost, repeated = checker.finish()
+    finally:
+        checker.close()
+    assert (lost, repeated) == ([], {})
