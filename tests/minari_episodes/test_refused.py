@@ -247,7 +247,7 @@ def test_a_directory_that_is_in_use(store, tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     with (tmp_path / "engram.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(StorageError, match=rf"cannot be written: another process trains in {tmp_path}; wait until"):
+        with pytest.raises(StorageError, match=rf"cannot be written: a run trains in {tmp_path}; wait until"):
             write(store, dataset_id="checkpoints/x-v0")
     assert [path.name for path in tmp_path.iterdir()] == ["engram.lock"]
     write(store, dataset_id="checkpoints/x-v0")

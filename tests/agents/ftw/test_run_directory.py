@@ -291,7 +291,7 @@ def test_a_run_does_not_overwrite_a_file_that_is_in_use(tmp_path, name):
 
 def test_files_of_a_run_that_trains_are_not_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = "cannot be written: another process trains in "
+    text = "cannot be written: a run trains in "
     with RunDirectory(tmp_path / "run", resume=False):
         (tmp_path / "run" / "train.csv").touch()
         for given in ("run/train.csv", tmp_path / "run" / "checkpoints" / "mine", "run/engram.lock"):

@@ -63,9 +63,6 @@ impl SaveTarget {
         let name = name
             .to_str()
             .ok_or_else(|| failed(&"its name is not valid UTF-8"))?;
-        for name in [name, &unfinished_name(name)] {
-            check_unused(&path.with_file_name(name))?;
-        }
         let parent = path.parent().filter(|parent| *parent != Path::new(""));
         let parent = parent.unwrap_or(Path::new("."));
         let directory = OsDirectory::open(parent)
@@ -75,7 +72,11 @@ impl SaveTarget {
             name: name.into(),
             directory,
         };
-        Ok(target.directory.lock_handle(interrupted).then_some(target))
+        if !target.directory.lock_handle(interrupted) {
+            return Ok(None);
+        }
+        check_unused(path)?;
+        Ok(Some(target))
     }
 
     /// Saves a buffer; returns the size of the file in bytes. The file is durable when this returns. It replaces an earlier

@@ -18,6 +18,7 @@ use super::directory::{FileId, ReadableDirectory as _, file_id};
 use super::errors::failed;
 use super::file_names::LOCK_NAME;
 use super::os_directory::OsDirectory;
+use super::ownership::lock_after_checks;
 
 /// The exclusive lock of a directory. Children that Python forks close their copy of the lock file, so that the lock
 /// ends with this process.
@@ -79,7 +80,7 @@ pub(super) fn lock_exclusive(directory: &OsDirectory) -> Result<DirectoryLock> {
     let unusable = |error: io::Error| failed(&path.join(LOCK_NAME), "used", &error);
     let opened = directory.open_file(LOCK_NAME, OFlags::RDWR | OFlags::CREATE);
     let file = opened.map_err(unusable)?;
-    check_locked(path, &file, file.try_lock())?;
+    check_locked(path, &file, lock_after_checks(|| file.try_lock()))?;
     DirectoryLock::new(file).map_err(unusable)
 }
 
@@ -90,7 +91,7 @@ pub(super) fn lock_exclusive(directory: &OsDirectory) -> Result<DirectoryLock> {
 pub(super) fn lock_new(directory: &OsDirectory) -> io::Result<DirectoryLock> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let file = directory.open_file(LOCK_NAME, flags)?;
-    match file.try_lock() {
+    match lock_after_checks(|| file.try_lock()) {
         Ok(()) => DirectoryLock::new(file),
         Err(TryLockError::WouldBlock) => Err(io::ErrorKind::AlreadyExists.into()),
         Err(TryLockError::Error(error)) => Err(error),

@@ -39,6 +39,7 @@ use super::errors::{damaged, failed};
 use super::file_format::{RECORD_HEADER_BYTES, record_header};
 use super::kind;
 use super::mapping;
+use super::ownership::lock_after_checks;
 use flushed::FlushedRecord;
 pub(crate) use flushed::FlushedState;
 pub(crate) use head::BufferSize;
@@ -476,7 +477,7 @@ fn is_at(path: &Path, file: &File) -> bool {
 
 /// Locks a file.
 fn lock(path: &Path, file: &File) -> Result<()> {
-    match file.try_lock() {
+    match lock_after_checks(|| file.try_lock()) {
         Ok(()) => Ok(()),
         Err(TryLockError::Error(error)) => Err(failed(path, "locked", &error)),
         Err(TryLockError::WouldBlock) => {

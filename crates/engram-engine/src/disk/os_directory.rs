@@ -21,10 +21,10 @@ use super::directory::{
 };
 use super::directory_lock::{DirectoryLock, lock_exclusive, lock_new};
 use super::file_names::LOCK_NAME;
-use super::ownership::hold_file;
+use super::ownership::check_open_file;
 
-/// Interval at which [`OsDirectory::lock_handle`] tries again.
-const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Interval at which locks that wait try again.
+pub(super) const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// An open directory.
 #[derive(Debug)]
@@ -94,11 +94,14 @@ impl OsDirectory {
         Ok(names)
     }
 
-    /// Locks a file, if there is one, before it is replaced or removed: see [`hold_file`].
-    fn hold(&self, name: &str) -> io::Result<Option<File>> {
+    /// Checks that a file is not in use, before it is replaced or removed. There may be none.
+    fn check_unused(&self, name: &str) -> io::Result<()> {
         match self.open_file(name, OFlags::RDONLY) {
-            Ok(file) => hold_file(&self.path.join(name), file).map_err(io::Error::other),
-            Err(_) => Ok(None),
+            Ok(file) => check_open_file(&self.path.join(name), &file).map_err(io::Error::other),
+            Err(error) if is_missing(&error) => Ok(()),
+            // It is a link, pipe, socket or device, which nothing locks.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -121,7 +124,7 @@ impl OsDirectory {
 }
 
 /// True if an error means that there is no file of this name.
-fn is_missing(error: &io::Error) -> bool {
+pub(super) fn is_missing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
@@ -190,14 +193,12 @@ impl Directory for OsDirectory {
     }
 
     fn replace(&self, from: &str, to: &str) -> io::Result<()> {
-        let held = self.hold(to)?;
-        renameat(&self.handle, from, &self.handle, to)?;
-        drop(held);
-        Ok(())
+        self.check_unused(to)?;
+        Ok(renameat(&self.handle, from, &self.handle, to)?)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let _held = self.hold(name)?;
+        self.check_unused(name)?;
         Ok(unlinkat(&self.handle, name, AtFlags::empty())?)
     }
 

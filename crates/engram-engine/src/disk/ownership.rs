@@ -5,8 +5,10 @@
 //! that of the directory they write to. The lock is that of the file: the path by which it is found does not matter.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::thread;
 
 use engram_core::{Error, Result};
 use rustix::fs::OFlags;
@@ -16,9 +18,13 @@ use super::directory_lock;
 use super::errors::failed;
 use super::file_names::{CLOSE_MARK_NAME, FileName, LOCK_NAME};
 use super::mapped_file;
+use super::os_directory::{LOCK_POLL_INTERVAL, is_missing};
 
 /// The lock of a training run's directory; `agents/ftw/run_directory.py` creates it.
 const RUN_LOCK_NAME: &str = "engram.lock";
+
+/// Attempts of [`lock_after_checks`], which together take 100 ms.
+const LOCK_ATTEMPTS: usize = 11;
 
 /// What a training run writes to its directory while it has the lock.
 const RUN_NAMES: [&str; 4] = ["checkpoints", "train.csv", "evaluation.csv", "tensorboard"];
@@ -44,21 +50,23 @@ pub fn check_unused(path: &Path) -> Result<()> {
 /// # Errors
 /// Those of [`check_unused`].
 pub fn check_unlocked(path: &Path) -> Result<()> {
-    let Ok(metadata) = fs::metadata(path) else {
+    let Some(metadata) = existing(path, fs::metadata(path))? else {
         return Ok(());
     };
     if metadata.is_file() {
-        return hold(path).map(drop);
+        return check_file(path);
     }
     if !metadata.is_dir() {
         let reason = format!("it is {SPECIAL_FILE}; give the path of a file");
         return Err(failed(path, "written", &reason));
     }
-    hold(path)?;
-    // Entries that cannot be listed cannot be removed either.
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        let kind = entry.file_type();
-        if kind.is_ok_and(|kind| kind.is_file() || kind.is_dir()) {
+    check_file(path)?;
+    for entry in existing(path, fs::read_dir(path))?.into_iter().flatten() {
+        let Some(entry) = existing(path, entry)? else {
+            continue;
+        };
+        let kind = existing(&entry.path(), entry.file_type())?;
+        if kind.is_some_and(|kind| kind.is_file() || kind.is_dir()) {
             check_unlocked(&entry.path())?;
         }
     }
@@ -71,32 +79,52 @@ pub fn check_unlocked(path: &Path) -> Result<()> {
 /// [`Error::Storage`] if it is in use, or the file cannot be renamed.
 pub fn replace_unused(from: &Path, to: &Path) -> Result<()> {
     check_unused(to)?;
-    let held = hold(to)?;
-    let renamed = fs::rename(from, to).map_err(|error| failed(to, "written", &error));
-    drop(held);
-    renamed
+    fs::rename(from, to).map_err(|error| failed(to, "written", &error))
 }
 
-/// Locks a file or directory until it is dropped, so that nothing begins to use it. `None` if there is none, and if it
-/// cannot be locked, as on file systems without locks: nothing of Engram uses it then.
+/// Checks a file or directory itself. There may be none.
+///
+/// # Errors
+/// [`Error::Storage`] if it is in use, or it is unknown whether it is.
+fn check_file(path: &Path) -> Result<()> {
+    // Without `NONBLOCK`, opening a pipe would wait for its other end.
+    let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    existing(path, opened)?.map_or(Ok(()), |file| check_open_file(path, &file))
+}
+
+/// Checks an open file, which `path` names in errors. The caller closes it before it replaces or removes the file: NFS does
+/// not replace an open file atomically, and SMB does not do it at all.
 ///
 /// # Errors
 /// [`Error::Storage`] if it is in use.
-fn hold(path: &Path) -> Result<Option<File>> {
-    // Without `NONBLOCK`, opening a pipe would wait for its other end.
-    let flags = (OFlags::NONBLOCK | OFlags::CLOEXEC).bits().cast_signed();
-    let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
-        return Ok(None);
-    };
-    hold_file(path, file)
+pub(super) fn check_open_file(path: &Path, file: &File) -> Result<()> {
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Err(in_use(path, file)),
+        // Nothing of Engram uses files of a file system without locks.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+    }
 }
 
-/// [`hold`] for an open file, which `path` names in errors.
-pub(super) fn hold_file(path: &Path, file: File) -> Result<Option<File>> {
-    match file.try_lock_shared() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Err(in_use(path, &file)),
-        Err(TryLockError::Error(_)) => Ok(None),
+/// Locks a file. Tries again for a moment: a check of another thread or process, as in [`check_open_file`], locks it briefly.
+pub(super) fn lock_after_checks(
+    mut lock: impl FnMut() -> Result<(), TryLockError>,
+) -> Result<(), TryLockError> {
+    for _ in 1..LOCK_ATTEMPTS {
+        match lock() {
+            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_POLL_INTERVAL),
+            outcome => return outcome,
+        }
+    }
+    lock()
+}
+
+/// `None` if an error means that there is no file.
+fn existing<T>(path: &Path, found: io::Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(failed(path, "written", &error)),
     }
 }
 
@@ -120,7 +148,7 @@ fn in_use(path: &Path, file: &File) -> Error {
 
 fn training(directory: &Path) -> String {
     format!(
-        "another process trains in {}; wait until it ends, or give another path",
+        "a run trains in {}; wait until it ends, or give another path",
         directory.display()
     )
 }
@@ -139,7 +167,7 @@ fn check_parents(path: &Path, place: &Path) -> Result<()> {
         } else {
             continue;
         };
-        hold(&parent.join(lock)).map_err(|error| {
+        check_file(&parent.join(lock)).map_err(|error| {
             Error::Storage(format!("{} cannot be written: {error}", path.display()))
         })?;
     }
@@ -152,4 +180,26 @@ fn is_of_store(name: &str) -> bool {
 
 fn is_of_run(name: &str) -> bool {
     name == RUN_LOCK_NAME || RUN_NAMES.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_waits_for_checks_and_not_for_other_users() {
+        for (failures, attempts) in [(0, 1), (3, 4), (LOCK_ATTEMPTS, LOCK_ATTEMPTS)] {
+            let mut count = 0;
+            let outcome = lock_after_checks(|| {
+                count += 1;
+                (count > failures)
+                    .then_some(())
+                    .ok_or(TryLockError::WouldBlock)
+            });
+            assert_eq!(
+                (count, outcome.is_ok()),
+                (attempts, failures < LOCK_ATTEMPTS)
+            );
+        }
+    }
 }
