@@ -105,7 +105,8 @@ class Dataset(Generic[T]):
             batch_size: Number of items per batch. Default: iterate over single items (`Sample`).
             at_least: Minimum number of items per batch. If at least this many are available, yield them instead of
                 waiting for `batch_size`. Default: `batch_size`.
-            prefetch: Number of batches (or single items) to fetch ahead.
+            prefetch: Number of batches (or single items) to fetch ahead. With 0, a batch is sampled when it is
+                requested.
             max_batches: Number of batches after which the iteration ends. `None` means unlimited.
             max_items: Number of items after which the iteration ends, if necessary with a smaller batch. `None` means
                 unlimited.
@@ -133,7 +134,7 @@ class Dataset(Generic[T]):
         self._store = store
         self._table = table
         self._batch_size = batch_size if batch_size is None else _checked_size(batch_size)
-        self._prefetch = _checks.integer("`prefetch`", prefetch)
+        self._prefetch = _checks.integer("`prefetch`", prefetch, low=0)
         self._at_least = at_least
         if at_least is not None:
             self._at_least = _checks.at_least(at_least, "`batch_size`", self._batch_size or 1)

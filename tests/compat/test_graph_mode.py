@@ -224,5 +224,5 @@ def test_client_calls_work_in_a_session(tf):
             assert session.run(sample).data[0].tolist() == [1.0, 2.0]
             session.run(update)
             assert session.run(sample).info.priority == 7.0
-            with pytest.raises(tf.errors.UnknownError, match="Priority table nix was not found; known tables: `t`"):
+            with pytest.raises(tf.errors.NotFoundError, match="Priority table nix was not found; known tables: `t`"):
                 session.run(unknown)

@@ -296,7 +296,7 @@ def test_order_is_kept_with_several_workers(tf):
 @pytest.mark.parametrize(
     ("per_worker", "workers", "in_flight"),
     [
-        (1, -1, 2),
+        (1, -1, 1),
         (7, -1, 7),
         (4, 3, 12),
         *(

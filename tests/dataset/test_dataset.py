@@ -69,6 +69,16 @@ def test_prefetch_limits_the_fetched_batches(open_store):
     iterator.close()
 
 
+def test_without_prefetch_a_batch_is_sampled_when_it_is_requested(open_store):
+    store = open_store(Table.queue("q", max_size=50))
+    fill(store, "q", range(10))
+    values = []
+    for number, batch in enumerate(Dataset(store, "q", 2, prefetch=0, max_items=9, timeout=60), start=1):
+        values += batch.data["x"].ravel().tolist()
+        assert store.info()["q"].samples == min(2 * number, 9)
+    assert values == list(range(9))
+
+
 def test_prefetch_can_exceed_the_servers_own_limit(open_store):
     store = open_store(Table("t"))
     fill(store, "t", [7])
@@ -437,7 +447,7 @@ def test_bad_options_are_rejected(open_store):
         ({"batch_size": 0}, "`batch_size` must be at least 1; got 0"),
         ({"batch_size": 2**24 + 1}, "`batch_size` must be at most 16777216; got 16777217"),
         ({"batch_size": 1.5}, "`batch_size` must be an integer; got 1.5 (float)"),
-        ({"prefetch": 0}, "`prefetch` must be at least 1; got 0"),
+        ({"prefetch": -1}, "`prefetch` must be at least 0; got -1"),
         ({"max_batches": 0}, "`max_batches` must be at least 1; got 0"),
         ({"timeout": -1}, f"{number_of_seconds} -1"),
         ({"timeout": "1"}, f"{number_of_seconds} '1' (str)"),

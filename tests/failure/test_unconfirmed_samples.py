@@ -8,7 +8,7 @@ from helpers.consumer_checker import ConsumerChecker
 from helpers.faults import Proxy
 from helpers.support import BackgroundCall, wait_until
 
-from engram import Batch, Client, Server, ShardedClient, Store, Table
+from engram import Batch, Client, Server, ShardedClient, Store, Table, selectors
 from engram.errors import UnavailableError
 
 DELAY = 0.15
@@ -18,8 +18,8 @@ DELAY = 0.15
 class Servers:
     """Durable servers of one queue, behind proxies, and a client."""
 
-    def __init__(self, path, shards=1, **options):
-        self.tables = [Table.queue("q", max_size=100)]
+    def __init__(self, path, shards=1, max_times_sampled=1, **options):
+        self.tables = [Table("q", sampler=selectors.Fifo(), max_times_sampled=max_times_sampled, max_size=100)]
         self.paths = [path / str(number) for number in range(shards)]
         self.ids = [None] if shards == 1 else range(1, shards + 1)
         self.stores = [Store.open(each, self.tables) for each in self.paths]
@@ -30,7 +30,10 @@ class Servers:
         self.client.info()
 
     def insert(self, value):
+        """Inserts an item that can be sampled once more."""
         self.stores[0].insert({"x": np.int64(value)}, {"q": 1.0})
+        for _ in range(self.tables[0].max_times_sampled - 1):
+            self.stores[0].sample("q", 1)
 
     def leased(self):
         """Number of items on lease."""
@@ -39,6 +42,13 @@ class Servers:
     def all_proxies(self, call):
         for proxy in self.proxies:
             call(proxy)
+
+    def lose_batch(self):
+        """The server leases the item; the batch does not arrive."""
+        self.insert(1)
+        self.all_proxies(Proxy.mute)
+        self.sample = BackgroundCall(lambda: self.client.sample("q", 1))
+        wait_until(lambda: self.leased() == 1)
 
     def lose_acknowledgement(self):
         """The client receives the item; its acknowledgement does not arrive."""
@@ -86,16 +96,16 @@ class Servers:
             opened.close()
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize(("shards", "times_sampled"), [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("fault", [Servers.cut, Servers.restart])
-@pytest.mark.parametrize("lose", [Servers.lose_acknowledgement, Servers.lose_confirmation])
-def test_a_sample_returns_its_item_once(tmp_path, lose, fault, shards):
-    with Servers(tmp_path, shards, reconnect_timeout=20) as servers:
+@pytest.mark.parametrize("lose", [Servers.lose_batch, Servers.lose_acknowledgement, Servers.lose_confirmation])
+def test_a_sample_returns_its_item_once(tmp_path, lose, fault, shards, times_sampled):
+    with Servers(tmp_path, shards, times_sampled, reconnect_timeout=20) as servers:
         lose(servers)
         fault(servers)
         assert servers.sample.result().data["x"].tolist() == [1]
         wait_until(lambda: servers.leased() == 0)
-        assert servers.client.info()["q"].samples == 1
+        assert servers.client.info()["q"].samples == times_sampled
         assert servers.client.info()["q"].size == 0
 
 

@@ -41,7 +41,7 @@ pub struct StreamOptions {
     /// Minimum number of items per batch: if at least this many are available, the stream delivers them
     /// instead of waiting for `batch_size`. The last batch before `max_items` can be smaller.
     pub at_least: usize,
-    /// Number of batches to keep ready.
+    /// Number of batches to keep ready; with 0, a batch is sampled when the reader requests it.
     pub prefetch: usize,
     /// Number of batches after which the stream ends; `None` means unlimited.
     pub max_batches: Option<u64>,
@@ -55,16 +55,15 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// Checks that `batch_size`, `prefetch` and `max_items` are at least 1, and `at_least` is from 1 to `batch_size`.
+    /// Checks that `batch_size` and `max_items` are at least 1, and `at_least` is from 1 to `batch_size`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if one of them is out of range.
     pub fn check(&self) -> Result<()> {
-        if self.batch_size == 0 || self.prefetch == 0 {
-            return Err(Error::InvalidArgument(format!(
-                "`batch_size` and `prefetch` must be at least 1; got {} and {}",
-                self.batch_size, self.prefetch
-            )));
+        if self.batch_size == 0 {
+            return Err(Error::InvalidArgument(
+                "`batch_size` must be at least 1; got 0".into(),
+            ));
         }
         if self.max_items == Some(0) {
             return Err(Error::InvalidArgument(
@@ -167,6 +166,8 @@ struct Prefetcher {
 #[derive(Debug, Default)]
 struct ReadyBatches {
     batches: VecDeque<(Batch, Lease)>,
+    /// True while the reader waits for a batch, or did until its deadline.
+    is_requested: bool,
     /// Result of the prefetch thread; `None` while it runs.
     ended: Option<Result<()>>,
 }
@@ -251,11 +252,16 @@ impl BatchStream for Stream {
         loop {
             if let Some((batch, lease)) = ready.batches.pop_front() {
                 self.deliveries.push(batch.infos.len(), lease);
+                ready.is_requested = false;
                 self.prefetcher.changed.notify_all();
                 return Ok(Some(batch));
             }
             if let Some(outcome) = &ready.ended {
                 return outcome.clone().map(|()| None);
+            }
+            if !ready.is_requested {
+                ready.is_requested = true;
+                self.prefetcher.changed.notify_all();
             }
             let now = Instant::now();
             if options.deadline.is_some_and(|deadline| deadline <= now) {
@@ -323,7 +329,9 @@ impl Prefetcher {
         let (mut batches_fetched, mut items_fetched) = (0, 0);
         while max_batches.is_none_or(|max| batches_fetched < max) {
             let mut ready = self.ready.lock();
-            while ready.batches.len() >= prefetch && !self.is_stopped() {
+            while ready.batches.len() >= prefetch.max(usize::from(ready.is_requested))
+                && !self.is_stopped()
+            {
                 self.changed.wait_for(&mut ready, POLL_INTERVAL);
             }
             drop(ready);

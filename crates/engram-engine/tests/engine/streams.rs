@@ -323,10 +323,7 @@ fn a_reader_gets_the_error_that_ended_the_stream() {
         ..options
     };
     let error = error_text(Stream::open(Arc::clone(&small), Arc::default(), empty));
-    assert_eq!(
-        error,
-        "`batch_size` and `prefetch` must be at least 1; got 0 and 1"
-    );
+    assert_eq!(error, "`batch_size` must be at least 1; got 0");
     let no_items = StreamOptions {
         max_items: Some(0),
         ..options

@@ -132,19 +132,18 @@ impl<S: BatchSource> PrefetchedStream<S> {
             arrived: None,
             deliveries: DeliveryTracker::default(),
         };
-        stream.prefetch();
+        stream.request_up_to(options.prefetch);
         Ok(stream)
     }
 
-    /// Requests batches until as many are in flight as the options and [`MAX_IN_FLIGHT`] allow.
-    fn prefetch(&mut self) {
+    /// Requests batches until this many are in flight, or as many as the other options and [`MAX_IN_FLIGHT`] allow.
+    fn request_up_to(&mut self, batches: usize) {
         let StreamOptions {
-            prefetch,
             max_batches,
             length_policy,
             ..
         } = self.options;
-        while self.in_flight.len() < prefetch.min(MAX_IN_FLIGHT - self.deliveries.num_batches())
+        while self.in_flight.len() < batches.min(MAX_IN_FLIGHT - self.deliveries.num_batches())
             && max_batches.is_none_or(|max| self.batches_requested < max)
         {
             let (n, at_least) = self.options.next_batch_size(self.items_requested);
@@ -196,6 +195,8 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
         }
         loop {
             if self.arrived.is_none() {
+                // Only if `prefetch` is 0, none is in flight.
+                self.request_up_to(self.options.prefetch.max(1));
                 let Some((n, ticket)) = self.in_flight.front_mut() else {
                     return Ok(None);
                 };
@@ -222,7 +223,6 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
                 self.items_requested -= n as u64;
                 self.batches_requested -= 1;
                 drop(leased);
-                self.prefetch();
                 continue;
             }
             let LeasedBatch { batch, lease, .. } = leased;
@@ -230,7 +230,7 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
             // The items that an incomplete batch lacks are requested again later.
             self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
             self.deliveries.push(batch.infos.len(), lease);
-            self.prefetch();
+            self.request_up_to(self.options.prefetch);
             return Ok(Some(batch));
         }
     }

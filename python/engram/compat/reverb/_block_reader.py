@@ -15,7 +15,7 @@ from engram.errors import ClosedError, DeadlineExceededError, SignatureError, Un
 from engram.info import TableInfo
 from engram.table_store import TableStore
 
-__all__ = ["BlockReader", "FetchOptions", "MismatchError"]
+__all__ = ["BlockReader", "DtypeMismatchError", "FetchOptions", "MismatchError"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,13 +26,16 @@ class MismatchError(ValueError):
     """Items do not have the requested number, dtypes or shapes of columns."""
 
 
+class DtypeMismatchError(MismatchError):
+    """Items do not have the requested dtypes of columns."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
     """Options for fetching items.
 
     Attributes:
-        max_in_flight: Maximum number of items in the block in use and in the blocks fetched ahead. At least one block
-            is fetched ahead, so 1 means 2.
+        max_in_flight: Maximum number of items in the block in use and in the blocks fetched ahead.
         block_size: Maximum number of items per block. Default: see `_default_block_size`.
         exact_blocks: If True, every block has exactly `block_size` items, and an item that does not fit rejects its
             whole block.
@@ -60,9 +63,9 @@ _FITTING_ITEMS_BEFORE_BLOCKS = 64
 _CONFIRM_INTERVAL = 0.02
 """Seconds to wait for one more item before checking whether the table has one."""
 
-_MAX_EXACT_IN_FLIGHT = 8
-"""If `max_in_flight` is at most this, the block size divides it, so that exactly `max_in_flight` items are in flight
-(two if `max_in_flight` is 1)."""
+_MAX_IN_ONE_BLOCK = 8
+"""If `max_in_flight` is at most this, items are fetched `max_in_flight` at a time, once the program has used those
+before, as in Reverb."""
 
 _MAX_DOUBLINGS = 7
 """Number of times that the pause of 10 ms before a reconnect is doubled, up to 1 s."""
@@ -172,7 +175,7 @@ class BlockReader(Generic[R]):
             self._table,
             size,
             at_least=None if self._options.exact_blocks else 1,
-            prefetch=max(1, (max_in_flight - size) // size),  # besides the block that is in use
+            prefetch=max(0, (max_in_flight - size) // size),  # besides the block that is in use
             max_items=max_items,
             timeout=self._options.timeout,
         )
@@ -226,11 +229,13 @@ class BlockReader(Generic[R]):
 
 
 def _default_block_size(max_in_flight: int) -> int:
-    """Returns about half of `max_in_flight`.
+    """Returns `max_in_flight` up to `_MAX_IN_ONE_BLOCK`, otherwise about half of it.
 
-    This is the largest divisor of `max_in_flight` up to the half, if it is at least a quarter of `max_in_flight` or if
-    `max_in_flight` is at most `_MAX_EXACT_IN_FLIGHT`; otherwise the half, rounded down.
+    This is the largest divisor of `max_in_flight` up to the half, if it is at least a quarter of `max_in_flight`;
+    otherwise the half, rounded down.
     """
-    half = max(1, max_in_flight // 2)
+    if max_in_flight <= _MAX_IN_ONE_BLOCK:
+        return max_in_flight
+    half = max_in_flight // 2
     divisor = next(size for size in range(half, 0, -1) if max_in_flight % size == 0)
-    return divisor if max_in_flight <= _MAX_EXACT_IN_FLIGHT or 2 * divisor >= half else half
+    return divisor if 2 * divisor >= half else half

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.compat.reverb import _nest
-from engram.compat.reverb._block_reader import MismatchError
+from engram.compat.reverb._block_reader import DtypeMismatchError, MismatchError
 from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb.replay_sample import SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec, dtype_name, is_compatible
@@ -173,7 +173,8 @@ def _check_types(table: str, specs: Sequence[TensorSpec], types: Sequence[tuple[
         )
     for index, (spec, (dtype, shape)) in enumerate(zip(specs, types, strict=True)):
         if spec.dtype != dtype or not is_compatible(spec.shape, shape):
-            raise MismatchError(
+            kind = MismatchError if spec.dtype == dtype else DtypeMismatchError
+            raise kind(
                 f"Received incompatible tensor at flattened index {index} from table '{table}'.  "
                 f"Specification has (dtype, shape): {_spec_text(spec.dtype, spec.shape)}.  "
                 f"Tensor has (dtype, shape): {_spec_text(dtype, shape)}."

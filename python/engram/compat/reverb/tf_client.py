@@ -30,7 +30,7 @@ class TFClient:
 
     In a `tf.function`, calls run in the process that traced the function. If the server is unreachable, calls wait up
     to an hour for it. Errors have the type of `tf.errors` for their gRPC code; in a graph, TensorFlow raises a
-    `tf.errors.UnknownError` instead, unless the type is `InvalidArgumentError`.
+    `tf.errors.UnknownError` instead, unless the type is `InvalidArgumentError`, `NotFoundError` or `InternalError`.
     """
 
     def __init__(self, server_address: str, shared_name: str | None = None, name: str = "reverb") -> None:
@@ -73,8 +73,9 @@ class TFClient:
 
         Raises:
             TypeError: `table` is not text, or a leaf of `data_dtypes` is not a dtype.
-            tf.errors.InvalidArgumentError: The item has other dtypes than `data_dtypes` or another number of columns,
-                its columns differ in length, or the first step does not fit the table's signature.
+            tf.errors.InvalidArgumentError: The item has another number of columns than `data_dtypes`, its columns
+                differ in length, or the first step does not fit the table's signature.
+            tf.errors.InternalError: The item has other dtypes than `data_dtypes`.
             tf.errors.NotFoundError: The table does not exist.
         """
         tf = import_tensorflow("reverb.TFClient")
