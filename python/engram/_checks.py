@@ -4,6 +4,7 @@ import math
 import operator
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, SupportsFloat, TypeVar
 
@@ -199,7 +200,7 @@ def not_masked(what: str, value: object) -> None:
 
 def column_not_masked(column: str, value: object) -> None:
     """Rejects a masked array as the value of a column, because only its data could be stored."""
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         raise SignatureError(
             f"{f'column `{column}`' if column else 'the data'} is a masked array, and its masked elements would be "
             "stored as if they were valid; pass `array.filled(value)`, or its data and its mask as two columns"
@@ -208,7 +209,13 @@ def column_not_masked(column: str, value: object) -> None:
 
 def has_mask(value: object) -> bool:
     """True for a masked array, and for a list or tuple with one."""
-    return isinstance(value, np.ma.MaskedArray) or (isinstance(value, list | tuple) and any(map(has_mask, value)))
+    return is_masked(value) or (isinstance(value, list | tuple) and any(map(has_mask, value)))
+
+
+def is_masked(value: object) -> bool:
+    """True for a masked array. There are none before `numpy.ma` is imported, which takes long."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(value, getattr(module, "MaskedArray", ()))
 
 
 def as_float(value: object) -> float | None:

@@ -205,10 +205,12 @@ def child():
 threads = [threading.Thread(target=start_and_join) for _ in range(3)]
 for thread in threads:
     thread.start()
-for _ in range(int(sys.argv[1])):
-    in_child(child)
-done.set()
-for thread in threads:
-    thread.join()
+try:
+    for _ in range(int(sys.argv[1])):
+        in_child(child)
+finally:
+    done.set()
+    for thread in threads:
+        thread.join()
 """
     assert run_program(HEAD + code, 100 if runs_all_tests() else 10, seconds=500) == ""

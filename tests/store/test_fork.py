@@ -5,6 +5,7 @@ import sys
 import pytest
 from helpers.forks import PROGRAM as HEAD
 from helpers.forks import needs_fork
+from helpers.python_process import run_program
 from helpers.support import run_python
 
 pytestmark = needs_fork
@@ -133,3 +134,53 @@ with engram.Store.open({str(tmp_path)!r}) as store:
     print(store.info()["t"].size)
 """)
     assert output == "20\n"
+
+
+def test_a_child_works_if_it_is_forked_while_a_thread_uses_the_engine_for_the_first_time():
+    code = """
+import builtins, signal
+imports = builtins.__import__
+reached, proceed = threading.Semaphore(0), threading.Semaphore(0)
+
+def pausing_import(*arguments, **options):
+    if threading.current_thread() is thread:
+        reached.release()
+        proceed.acquire()
+    return imports(*arguments, **options)
+
+def use():
+    store = engram.Store([engram.Table("t")])
+    store.insert({"x": np.zeros(3), "y": {"z": 1.5, "text": "a"}}, {"t": 1.0})
+    try:
+        store.sample("unknown", 1)
+    except engram.errors.UnknownTableError:
+        pass
+
+def child():
+    signal.alarm(20)  # instead of hanging
+    builtins.__import__ = imports
+    use()
+
+def use_and_end():
+    try:
+        use()
+    finally:
+        done.set()
+        reached.release()
+
+done = threading.Event()
+thread = threading.Thread(target=use_and_end, daemon=True)
+builtins.__import__ = pausing_import
+thread.start()
+reached.acquire()
+forks = 0
+while not done.is_set():
+    forks += 1
+    try:
+        in_child(child)
+    finally:
+        proceed.release()
+    reached.acquire()
+assert forks >= 2
+"""
+    assert run_program(HEAD + code) == ""

@@ -4,12 +4,12 @@ use engram_core::text::describe_column;
 use engram_core::{CellSpec, DType, SharedBytes};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyType};
 
 use crate::dtypes;
 use crate::errors;
 use crate::fast_path::scalar_bytes;
+use crate::lazy::Lazy;
 use crate::leaf::{Leaf, bytes_of, check_not_masked, is_plain, resized_error};
 use crate::step_flattener::structure_differs;
 use crate::structure::{Leaves, Structure, with_array_hint};
@@ -215,7 +215,7 @@ impl StepColumn {
         steps: &mut Option<usize>,
         name: &str,
     ) -> PyResult<Cells<'py>> {
-        static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        static CONVERT: Lazy<Py<PyAny>> = Lazy::new();
         let is_single = matches!(leading, LeadingAxes::None) && self.cell.shape.is_empty();
         if is_single
             && value.get_type().is(&self.scalar)

@@ -3,9 +3,9 @@
 use engram_core::DType;
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 
 use crate::errors;
+use crate::lazy::Lazy;
 
 /// Returns the engine dtype of a NumPy dtype; `None` if there is none.
 pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
@@ -38,10 +38,9 @@ pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
 /// # Errors
 /// `SignatureError` if it needs the package `ml_dtypes` and that is not installed.
 pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
-    static CACHE: [PyOnceLock<Py<PyArrayDescr>>; DType::ALL.len()] =
-        [const { PyOnceLock::new() }; DType::ALL.len()];
-    let descr =
-        CACHE[dtype as usize].get_or_try_init(py, || create(py, dtype).map(Bound::unbind))?;
+    static CACHE: [Lazy<Py<PyArrayDescr>>; DType::ALL.len()] =
+        [const { Lazy::new() }; DType::ALL.len()];
+    let descr = CACHE[dtype as usize].get(py, || create(py, dtype).map(Bound::unbind))?;
     Ok(descr.bind(py).clone())
 }
 

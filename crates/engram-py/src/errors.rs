@@ -3,8 +3,9 @@
 use engram_core::Error;
 use pyo3::exceptions::{PyException, PyMemoryError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
+
+use crate::lazy::Lazy;
 
 /// Returns the exception of `engram.errors` for an engine error; `EngramError` for an error without a class of its own.
 pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
@@ -144,8 +145,8 @@ pub(crate) fn append_text(py: Python<'_>, error: PyErr, text: &str) -> PyErr {
 }
 
 fn new(py: Python<'_>, class: &str, text: String) -> PyErr {
-    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let module = MODULE.get_or_try_init(py, || py.import("engram.errors").map(Bound::unbind));
+    static MODULE: Lazy<Py<PyModule>> = Lazy::new();
+    let module = MODULE.get(py, || py.import("engram.errors").map(Bound::unbind));
     match module.and_then(|module| module.bind(py).getattr(class)?.call1((text,))) {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,

@@ -3,12 +3,15 @@
 use engram_core::text::describe_column;
 use engram_core::{CellSpec, DType, Shape, SharedBytes};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString, PyWeakrefReference};
+use pyo3::types::{
+    PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyString, PyWeakrefReference,
+};
 
 use crate::dtypes;
 use crate::errors;
+use crate::lazy::Lazy;
 
 /// Minimum size in bytes of leaves that are copied without the GIL.
 pub(crate) const MIN_DETACHED_BYTES: usize = 256 << 10;
@@ -296,9 +299,19 @@ fn fits(number: DType, column: DType) -> bool {
 
 /// True for NumPy's masked arrays.
 pub(crate) fn is_masked_array(value: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static MASKED_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let class = MASKED_ARRAY.import(value.py(), "numpy.ma", "MaskedArray")?;
-    value.is_instance(class)
+    static MODULES: Lazy<Py<PyAny>> = Lazy::new();
+    let py = value.py();
+    // There are none before `numpy.ma` is imported, which takes long.
+    let modules = MODULES.import(py, "sys", "modules")?.cast::<PyDict>()?;
+    let Some(module) = modules.get_item(intern!(py, "numpy.ma"))? else {
+        return Ok(false);
+    };
+    // While another thread imports it, it has no class yet.
+    match module.getattr(intern!(py, "MaskedArray")) {
+        Ok(class) => value.is_instance(&class),
+        Err(error) if errors::is_ordinary_error(py, &error) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Rejects NumPy's masked arrays, because only their data could be stored.
@@ -371,7 +384,7 @@ fn store_number(
 }
 
 fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, PyUntypedArray>> {
-    static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static ASARRAY: Lazy<Py<PyAny>> = Lazy::new();
     let py = value.py();
     let asarray = ASARRAY.import(py, "numpy", "asarray")?;
     let not_an_array = || {

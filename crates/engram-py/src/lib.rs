@@ -26,6 +26,7 @@ mod insert;
 mod insert_batch;
 mod insert_item;
 mod inspection;
+mod lazy;
 mod leaf;
 mod long_wait;
 mod memory;
@@ -59,6 +60,7 @@ mod vector_items;
 mod vector_writer;
 mod writer;
 
+use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -109,6 +111,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;
     module.add_function(wrap_pyfunction!(structure::names, module)?)?;
     module.add_function(wrap_pyfunction!(structure::unflatten, module)?)?;
+    initialize_numpy(module.py());
     let os = module.py().import("os")?;
     if let Ok(register) = os.getattr("register_at_fork") {
         let hook = [("after_in_child", module.getattr("after_fork_in_child")?)];
@@ -118,4 +121,12 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
         )?;
     }
     Ok(())
+}
+
+/// NumPy's functions are looked up on first use. Done now, because a child that is forked during this would wait for it
+/// forever, see [`lazy::Lazy`].
+fn initialize_numpy(py: Python<'_>) {
+    let array = PyArray1::<u8>::zeros(py, 0, false);
+    dtypes::from_numpy(&array.dtype());
+    drop(array.readonly());
 }

@@ -1,7 +1,8 @@
 //! Copies large batches with several threads.
 
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::Result;
 
@@ -78,7 +79,9 @@ where
 
 /// False in a process that was forked after the first call: the threads of its parent's pool do not exist there.
 fn may_use_thread_pool() -> bool {
-    static PROCESS: OnceLock<u32> = OnceLock::new();
+    // Not a `OnceLock`: a child that is forked while another thread sets it would wait forever.
+    static PROCESS: AtomicU32 = AtomicU32::new(0);
     let current = std::process::id();
-    *PROCESS.get_or_init(|| current) == current
+    let first = PROCESS.compare_exchange(0, current, Ordering::Relaxed, Ordering::Relaxed);
+    first.is_ok() || first == Err(current)
 }

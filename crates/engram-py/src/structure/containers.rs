@@ -1,10 +1,10 @@
 //! Which Python objects are containers, and what they contain.
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::errors;
+use crate::lazy::Lazy;
 
 /// The leaves of a nest, in order.
 pub(crate) type Leaves<'py> = Vec<Bound<'py, PyAny>>;
@@ -35,7 +35,7 @@ pub(super) fn is_container(value: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// # Errors
 /// Any exception that the check raises, such as Ctrl-C. A cast to `PyMapping` would lose it.
 pub(super) fn is_mapping(value: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static MAPPING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static MAPPING: Lazy<Py<PyAny>> = Lazy::new();
     if value.cast::<PyDict>().is_ok() {
         return Ok(true);
     }
@@ -62,11 +62,17 @@ pub(super) fn list_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Py
 pub(super) fn registered_children<'py>(
     tree: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
-    static FLATTEN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static FLATTEN: Lazy<Py<PyAny>> = Lazy::new();
     let py = tree.py();
-    // A shortcut for arrays, by far the most common leaves, and None: arrays are not registered with optree, and None
-    // is a leaf here.
-    if tree.cast::<numpy::PyUntypedArray>().is_ok() || tree.is_none() {
+    // A shortcut for the most common leaves, which are not registered with optree, and None, which is a leaf here.
+    if tree.cast::<numpy::PyUntypedArray>().is_ok()
+        || tree.is_none()
+        || tree.is_exact_instance_of::<PyFloat>()
+        || tree.is_exact_instance_of::<PyInt>()
+        || tree.is_exact_instance_of::<PyBool>()
+        || tree.is_exact_instance_of::<PyString>()
+        || tree.is_exact_instance_of::<PyBytes>()
+    {
         return Ok(None);
     }
     let flatten = FLATTEN.import(py, "optree", "tree_flatten_one_level")?;
