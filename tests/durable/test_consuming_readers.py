@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers.faults import Proxy
 from helpers.python_process import PIPE, PythonProcess
-from helpers.support import BackgroundCall, raises, runs_all_tests, wait_until
+from helpers.support import BackgroundCall, runs_all_tests, wait_until
 
 from engram import Client, Dataset, Store, Table
 from engram.data import numpy as data
@@ -148,11 +148,10 @@ def test_a_sample_that_the_server_does_not_confirm_raises_an_error(tmp_path):
         proxy.hold()  # the request was forwarded, the acknowledgement of its reply is not
         time.sleep(1.5)
         server.kill()
-        text = (
-            f"the server at {proxy.address} cannot be reached: it closed the connection before it sent anything (is it "
-            "an Engram server?); tried for 2 s (`reconnect_timeout`); it did not confirm that the sampled items are "
-            "acknowledged, so they may be sampled again; this error has the batch, as `batch`"
-        )
-        with raises(UnavailableError, text) as raised:
+        with pytest.raises(UnavailableError) as raised:
             sampling.result()
+        assert str(raised.value).endswith(
+            "; tried for 2 s (`reconnect_timeout`); it did not confirm that the sampled items are acknowledged, so "
+            "they may be sampled again; this error has the batch, as `batch`"
+        )
         assert len(raised.value.batch) == 1

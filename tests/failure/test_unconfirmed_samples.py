@@ -9,7 +9,7 @@ from helpers.faults import Proxy
 from helpers.support import BackgroundCall, wait_until
 
 from engram import Batch, Client, Server, ShardedClient, Store, Table, selectors
-from engram.errors import UnavailableError
+from engram.errors import DeadlineExceededError, UnavailableError
 
 DELAY = 0.15
 """Seconds by which a reply is delayed, so that its acknowledgement can be held."""
@@ -45,6 +45,8 @@ class Servers:
 
     def lose_batch(self):
         """The server leases the item; the batch does not arrive."""
+        with pytest.raises(DeadlineExceededError):
+            self.client.sample("q", 1, timeout=0)  # opens the stream
         self.insert(1)
         self.all_proxies(Proxy.mute)
         self.sample = BackgroundCall(lambda: self.client.sample("q", 1))

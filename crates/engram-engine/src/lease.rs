@@ -167,6 +167,7 @@ impl Lease {
 
     /// Does what [`BatchLease::acknowledge_first`] does, and marks the number of the reader's acknowledgement as applied:
     /// see [`Table::until_acknowledged`].
+    #[must_use]
     pub fn acknowledge_first_numbered(
         mut self,
         n: usize,

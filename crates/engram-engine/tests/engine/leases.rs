@@ -40,7 +40,7 @@ fn the_number_of_an_acknowledgement_is_remembered() {
     let leased = wait_ready(table.sample(1, true).unwrap()).unwrap();
     assert!(!is_handled(3));
     let lease = leased.lease.unwrap();
-    lease.acknowledge_first_numbered(usize::MAX, Some(number(3)));
+    let _ = lease.acknowledge_first_numbered(usize::MAX, Some(number(3)));
     assert_eq!([2, 3, 4].map(is_handled), [true, true, false]);
 }
 

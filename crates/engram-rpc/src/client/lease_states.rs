@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use engram_core::Error;
+use engram_core::{Error, Result};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -49,8 +49,15 @@ impl LeaseStates {
         self.ended.lock().remove(&id);
     }
 
-    /// `Some` if the lease has ended, with its reason.
-    pub(super) fn ended(&self, id: u64) -> Option<Option<Error>> {
-        self.ended.lock().get(&id).cloned()
+    /// True if the lease has ended.
+    ///
+    /// # Errors
+    /// The reason, if it has one.
+    pub(super) fn has_ended(&self, id: u64) -> Result<bool> {
+        match self.ended.lock().get(&id) {
+            None => Ok(false),
+            Some(None) => Ok(true),
+            Some(Some(reason)) => Err(reason.clone()),
+        }
     }
 }

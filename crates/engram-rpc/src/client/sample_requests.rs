@@ -145,11 +145,10 @@ impl RemoteLease {
     /// # Errors
     /// Why further requests would fail too, if they would: [`Error::Unavailable`] or [`Error::Closed`].
     pub fn has_ended(&self) -> Result<bool> {
-        match (&self.commands, self.states.ended(self.id)) {
-            (None, _) | (_, None) => Ok(false),
-            (_, Some(None)) => Ok(true),
-            (_, Some(Some(reason))) => Err(reason),
+        if self.commands.is_none() {
+            return Ok(false);
         }
+        self.states.has_ended(self.id)
     }
 
     /// Waits until it is known whether the lease has ended: while the connection is broken, it is not.

@@ -40,12 +40,6 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         };
         add(Kind::SampleRequest, request.encode_to_vec());
     }
-    let numbered = pb::SampleRequest {
-        request: Some(Request::Acknowledge(5)),
-        used_items: Some(3),
-        number: Some(9),
-    };
-    add(Kind::SampleRequest, numbered.encode_to_vec());
     for change in [
         change_request::Change::PrioritiesLe(encode_numbers([1.0, 2.0, 0.5].into_iter())),
         change_request::Change::Delete(pb::Empty {}),
@@ -74,27 +68,6 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         version: "0.1.0".into(),
     };
     add(Kind::HelloRequest, hello.encode_to_vec());
-    let hello = pb::HelloResponse {
-        protocol: 1,
-        version: "0.1.0".into(),
-        instance: 77,
-        port: 80,
-        local_socket: "socket".into(),
-        lease_timeout_s: Some(600.0),
-        shard_id: 0,
-        resumes_readers: false,
-    };
-    add(Kind::HelloResponse, hello.encode_to_vec());
-    let hello = pb::HelloResponse {
-        shard_id: 1023,
-        ..hello
-    };
-    add(Kind::HelloResponse, hello.encode_to_vec());
-    let hello = pb::HelloResponse {
-        resumes_readers: true,
-        ..hello
-    };
-    add(Kind::HelloResponse, hello.encode_to_vec());
     for response in manage_outcomes() {
         let response = pb::ManageResponse {
             outcome: Some(response),
@@ -106,17 +79,6 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
             id: 5,
             outcome: Some(response),
             acknowledged: 0,
-        };
-        add(Kind::SampleResponse, response.encode_to_vec());
-    }
-    for outcome in [
-        SampleOutcome::Lease(pb::LeaseState::PartlyHeld.into()),
-        SampleOutcome::Resumed(pb::Empty {}),
-    ] {
-        let response = pb::SampleResponse {
-            id: 5,
-            outcome: Some(outcome),
-            acknowledged: 8,
         };
         add(Kind::SampleResponse, response.encode_to_vec());
     }
@@ -150,7 +112,57 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         };
         add(Kind::ChangeResponse, response.encode_to_vec());
     }
+    corpus.extend(hello_responses());
+    corpus.extend(session_messages());
     corpus
+}
+
+/// A server's first response, and those with other values in each of the fields that came later.
+fn hello_responses() -> Vec<(Kind, Vec<u8>)> {
+    let hello = pb::HelloResponse {
+        protocol: 1,
+        version: "0.1.0".into(),
+        instance: 77,
+        port: 80,
+        local_socket: "socket".into(),
+        lease_timeout_s: Some(600.0),
+        shard_id: 0,
+        resumes_readers: false,
+    };
+    let sharded = pb::HelloResponse {
+        shard_id: 1023,
+        ..hello.clone()
+    };
+    let resuming = pb::HelloResponse {
+        resumes_readers: true,
+        ..sharded.clone()
+    };
+    [hello, sharded, resuming]
+        .map(|hello| (Kind::HelloResponse, hello.encode_to_vec()))
+        .into()
+}
+
+/// The messages of readers' sessions that have fields which others do not have.
+fn session_messages() -> Vec<(Kind, Vec<u8>)> {
+    let numbered = pb::SampleRequest {
+        request: Some(Request::Acknowledge(5)),
+        used_items: Some(3),
+        number: Some(9),
+    };
+    let outcomes = [
+        SampleOutcome::Lease(pb::LeaseState::PartlyHeld.into()),
+        SampleOutcome::Resumed(pb::Empty {}),
+    ];
+    let responses = outcomes.map(|outcome| pb::SampleResponse {
+        id: 5,
+        outcome: Some(outcome),
+        acknowledged: 8,
+    });
+    let responses = responses
+        .iter()
+        .map(|response| (Kind::SampleResponse, response.encode_to_vec()));
+    let numbered = (Kind::SampleRequest, numbered.encode_to_vec());
+    std::iter::once(numbered).chain(responses).collect()
 }
 
 fn scan_requests() -> [scan_request::Request; 4] {
