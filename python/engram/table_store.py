@@ -11,7 +11,7 @@ from engram._closing_context import ClosedAtBlockEnd
 from engram._item_arrays import batch_priorities, key_array, priority_array
 from engram._nest_checks import IsDeclared, check_number_lists, check_one_nest, declared_by
 from engram.batch import Batch, Sample
-from engram.errors import InvalidArgumentError, UnavailableError
+from engram.errors import InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
 from engram.patterns import Pattern
 from engram.peek import Histogram, HistogramOf, Peek, PeekOrder, histogram, peek
@@ -220,16 +220,17 @@ class TableStore(ClosedAtBlockEnd):
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.
             UnavailableError: A server cannot be reached within `reconnect_timeout`. If only its confirmation that
-                it has removed the items is missing, the error has them as `batch`.
+                it has removed the items is missing, the error has them as `batch`. So has the exception of a signal
+                handler that ends the wait for it, such as `KeyboardInterrupt`.
         """
         n = _checks.integer("`n`", n, high=_checks.MAX_BATCH)
         if at_least is not None:
             at_least = _checks.at_least(at_least, "`n`", n)
         try:
             return Batch(self._native.sample(table, n, at_least, timeout, pad=pad))
-        except UnavailableError as error:
-            if isinstance(error.batch, _engram.Batch):
-                error.batch = Batch(error.batch)
+        except BaseException as error:
+            if isinstance(batch := getattr(error, "batch", None), _engram.Batch):
+                error.batch = Batch(batch)  # type: ignore[attr-defined]
             raise
 
     @overload

@@ -183,6 +183,8 @@ pub struct TableState {
     /// Memory reused by updates: slot, key and new priority.
     updates: Vec<(Slot, u64, f64)>,
     snapshot_in_progress: Option<SnapshotInProgress>,
+    /// True if samples were on lease when [`TableState::end_leases`] was called.
+    had_leases: bool,
 }
 
 /// Statistics of a table at one moment.
@@ -232,6 +234,7 @@ impl TableState {
             drawn_keys: Vec::new(),
             updates: Vec::new(),
             snapshot_in_progress: None,
+            had_leases: false,
             options,
             sink,
         })

@@ -3,7 +3,6 @@
 use engram_core::text::describe_column;
 use engram_core::{CellSpec, DType, Shape, SharedBytes};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{
     PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyString, PyWeakrefReference,
@@ -303,11 +302,11 @@ pub(crate) fn is_masked_array(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = value.py();
     // There are none before `numpy.ma` is imported, which takes long.
     let modules = MODULES.import(py, "sys", "modules")?.cast::<PyDict>()?;
-    let Some(module) = modules.get_item(intern!(py, "numpy.ma"))? else {
+    let Some(module) = modules.get_item("numpy.ma")? else {
         return Ok(false);
     };
     // While another thread imports it, it has no class yet.
-    match module.getattr(intern!(py, "MaskedArray")) {
+    match module.getattr("MaskedArray") {
         Ok(class) => value.is_instance(&class),
         Err(error) if errors::is_ordinary_error(py, &error) => Ok(false),
         Err(error) => Err(error),

@@ -184,7 +184,15 @@ where
         return Ok(Finished::Sampled(batch));
     };
     let mut confirmed = pin!(async { Ok(durable.await) });
-    match wait_for(py, &mut confirmed, None)? {
+    let confirmed = match wait_for(py, &mut confirmed, None) {
+        Ok(confirmed) => confirmed,
+        Err(error) => {
+            // Of a signal handler. The server may remove the items.
+            let _ = error.value(py).setattr("batch", Py::new(py, batch)?);
+            return Err(error);
+        }
+    };
+    match confirmed {
         // Storage: ignored, because the caller has the items: a store that reopens the directory might sample them again.
         Some(Ok(()) | Err(Error::Storage(_) | Error::Closed(_))) | None => {
             Ok(Finished::Sampled(batch))

@@ -317,6 +317,7 @@ impl TableState {
     /// Ends the leases of all draws and undoes the counts of their samples; then removes items sampled as often as
     /// allowed and evicts items beyond the bounds. For a table whose readers no longer exist.
     pub fn end_leases(&mut self, deferred: &mut DeferredDrops) {
+        self.had_leases = self.counters.leased > 0;
         for slot in 0..self.contents.slot_count {
             let item = &self.contents.items[slot as usize];
             if item.trajectory.is_none() {

@@ -12,11 +12,15 @@ impl TableState {
         sessions.is_some_and(|sessions| number.number <= sessions.last_applied(number.session, now))
     }
 
-    /// True if a session was used after this reading of the clock, except by waiting calls.
+    /// True if readers of an earlier store of the table may continue: samples were on lease when it ended, or a session was
+    /// used after this reading of the clock, except by waiting calls.
     #[must_use]
-    pub fn has_session_since(&self, since: u64) -> bool {
-        let sessions = self.sessions.as_ref();
-        sessions.is_some_and(|sessions| sessions.last_used().is_some_and(|used| used >= since))
+    pub fn may_have_readers(&self, since: u64) -> bool {
+        let last_used = self
+            .sessions
+            .as_ref()
+            .and_then(|sessions| sessions.last_used());
+        self.had_leases || last_used.is_some_and(|used| used >= since)
     }
 
     /// Keeps the session from becoming idle while a call waits to insert its items, until

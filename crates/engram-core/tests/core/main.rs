@@ -2,6 +2,7 @@
 
 mod evictions;
 mod gather;
+mod readers;
 mod sampling_statistics;
 mod table_model;
 mod untrusted;

@@ -101,8 +101,13 @@ fn check_file(path: &Path) -> Result<()> {
 pub(super) fn check_open_file(path: &Path, file: &File) -> Result<()> {
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Err(in_use(path, file)),
+        Ok(()) => {
+            // Now, because a child that is forked before the file is closed would keep the lock.
+            let _ = file.unlock();
+            Ok(())
+        }
         // Nothing of Engram uses files of a file system without locks.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+        Err(TryLockError::Error(_)) => Ok(()),
     }
 }
 

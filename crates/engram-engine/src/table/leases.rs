@@ -39,11 +39,12 @@ impl Table {
         self.options.max_times_sampled > 0 && self.sink.is_durable()
     }
 
-    /// True if clients that number their items or acknowledgements have used the table during this time.
+    /// True if readers of an earlier store may continue: samples were on lease when it ended, or clients that number their
+    /// items or acknowledgements have used the table during this time.
     #[must_use]
-    pub fn was_used_within(&self, time: Duration) -> bool {
+    pub fn may_have_readers(&self, time: Duration) -> bool {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.change(|locked, _, now| locked.state.has_session_since(now.saturating_sub(time)))
+        self.change(|locked, _, now| locked.state.may_have_readers(now.saturating_sub(time)))
     }
 
     /// Leases the items with these keys again, for a reader that has them and whose lease has ended. The lease has those

@@ -1,7 +1,7 @@
 //! Which Python objects are containers, and what they contain.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::errors;
 use crate::lazy::Lazy;
@@ -63,6 +63,7 @@ pub(super) fn registered_children<'py>(
     tree: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
     static FLATTEN: Lazy<Py<PyAny>> = Lazy::new();
+    static NUMBER: Lazy<Py<PyAny>> = Lazy::new();
     let py = tree.py();
     // A shortcut for the most common leaves, which are not registered with optree, and None, which is a leaf here.
     if tree.cast::<numpy::PyUntypedArray>().is_ok()
@@ -72,6 +73,8 @@ pub(super) fn registered_children<'py>(
         || tree.is_exact_instance_of::<PyBool>()
         || tree.is_exact_instance_of::<PyString>()
         || tree.is_exact_instance_of::<PyBytes>()
+        || tree.is_exact_instance_of::<PyComplex>()
+        || tree.is_instance(NUMBER.import(tree.py(), "numpy", "generic")?)?
     {
         return Ok(None);
     }

@@ -41,6 +41,8 @@ pub(super) struct HeldLease {
     pub(super) acknowledgement: Option<Acknowledgement>,
     /// True if the server has only some of the items on lease.
     pub(super) is_partial: bool,
+    /// True if the server was last asked for all items, and not for those that an acknowledgement concerns.
+    pub(super) listed_unused: bool,
 }
 
 /// The leases of one stream, by id.
@@ -62,6 +64,7 @@ impl HeldLeases {
             keys,
             acknowledgement: None,
             is_partial: false,
+            listed_unused: false,
         };
         self.leases.insert(id, lease);
     }
@@ -125,8 +128,9 @@ impl HeldLeases {
     }
 
     /// A lease as the stream continues it on its next connection; `None` if it has ended.
-    pub(super) fn encode(&self, id: u64) -> Option<pb::HeldLease> {
-        let lease = self.leases.get(&id)?;
+    pub(super) fn encode(&mut self, id: u64) -> Option<pb::HeldLease> {
+        let lease = self.leases.get_mut(&id)?;
+        lease.listed_unused = lease.acknowledgement.is_none();
         let acknowledgement = lease.acknowledgement.as_ref();
         let used = acknowledgement.and_then(|acknowledgement| acknowledgement.items);
         let used = used.map_or(lease.keys.len(), |items| items as usize);

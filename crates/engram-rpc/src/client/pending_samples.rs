@@ -218,7 +218,10 @@ impl PendingSamples {
             (LeaseState::Acknowledged, _) => {
                 self.held.remove(id);
             }
-            (LeaseState::PartlyHeld, Some(acknowledgement)) if !acknowledgement.precedes_use => {
+            // All items that the server was asked for are used, so all that it has left are.
+            (LeaseState::PartlyHeld, Some(acknowledgement))
+                if !acknowledgement.precedes_use && !held.listed_unused =>
+            {
                 acknowledgement.items = None;
             }
             (LeaseState::PartlyHeld, None) => {
@@ -226,7 +229,8 @@ impl PendingSamples {
                 self.states.end(id, None);
             }
             (LeaseState::PartlyHeld | LeaseState::Ended, Some(acknowledgement)) => {
-                let is_lost = acknowledgement.precedes_use && acknowledgement.is_recent();
+                let is_lost = acknowledgement.precedes_use
+                    && (state == LeaseState::PartlyHeld || acknowledgement.is_recent());
                 self.cancel(id);
                 if is_lost && let Some(confirmation) = self.confirmations.remove(&id) {
                     confirmation.send(Err(lease_ended()));
@@ -253,7 +257,7 @@ impl PendingSamples {
         self.outgoing.extend(barriers);
     }
 
-    fn resume_request(&self, id: Option<u64>) -> pb::SampleRequest {
+    fn resume_request(&mut self, id: Option<u64>) -> pb::SampleRequest {
         let Some((session, keep_s)) = self.session else {
             return pb::SampleRequest::default();
         };
@@ -373,6 +377,8 @@ impl ReconnectingStream for PendingSamples {
         let id = message.id;
         self.held.set_handled(message.acknowledged);
         match message.outcome {
+            // The server is stopping.
+            None if message.acknowledged > 0 => return Ok(()),
             Some(Outcome::BarrierDone(done)) => {
                 let outcome = done.durability_error.map(decode_error).map_or(Ok(()), Err);
                 if let Some(reply) = self.barriers.remove(&id) {

@@ -119,7 +119,9 @@ impl SampleStream {
                 let Self {
                     leases, resumption, ..
                 } = self;
-                if let Some(session) = resumption.into_session() {
+                if leases.len() > 0
+                    && let Some(session) = resumption.into_session()
+                {
                     session.keep(leases, shutdown);
                 }
             }
@@ -135,6 +137,10 @@ impl SampleStream {
         let mut shutdown = self.state.shutdown.clone();
         let mut input_open = true;
         loop {
+            // Another stream that has ended may have returned the items of its reader, which may continue with them.
+            if shutdown.is_set() {
+                return Ok(StreamEnd::Shutdown);
+            }
             if self.outgoing.is_none() {
                 self.gather_next();
             }
@@ -311,6 +317,7 @@ impl SampleStream {
             leases: _leases,
             reserving,
             outgoing,
+            resumption,
             mut barriers,
             ..
         } = self;
@@ -332,6 +339,16 @@ impl SampleStream {
                 if replies.send(Ok(reply).into()).await.is_err() {
                     return Ok(());
                 }
+            }
+        }
+        if resumption.acknowledged > 0 {
+            // So that a reader need not ask the next server.
+            let handled = pb::SampleResponse {
+                acknowledged: resumption.acknowledged,
+                ..pb::SampleResponse::default()
+            };
+            if replies.send(Ok(handled).into()).await.is_err() {
+                return Ok(());
             }
         }
         for id in waiting_ids {

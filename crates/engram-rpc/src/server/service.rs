@@ -26,8 +26,8 @@ use crate::{MAX_BATCH_BYTES, PROTOCOL_VERSION, pb, random_u64};
 /// How long a new server waits for the readers of an earlier server of its tables. Readers try to connect every 0.3 s.
 const RETURN_TIME: Duration = Duration::from_millis(500);
 
-/// Maximum time since an earlier server of the tables was used.
-const LATELY: Duration = Duration::from_secs(60);
+/// Maximum time since an earlier server of the tables was used, unless samples were on lease when it ended.
+const LATELY: Duration = Duration::from_secs(600);
 
 /// Engram's gRPC service.
 #[derive(Clone, Debug)]
@@ -78,8 +78,8 @@ fn readers_return_by(engine: &Engine) -> Result<Option<Instant>> {
     let mut consumed = tables
         .iter()
         .filter(|table| table.options().max_times_sampled > 0);
-    let was_used = consumed.any(|table| table.was_used_within(LATELY));
-    Ok(was_used.then(|| Instant::now() + RETURN_TIME))
+    let may_return = consumed.any(|table| table.may_have_readers(LATELY));
+    Ok(may_return.then(|| Instant::now() + RETURN_TIME))
 }
 
 /// Where the client of a request is.

@@ -23,6 +23,11 @@ impl ShutdownSignal {
         self.stopped.clone()
     }
 
+    /// True once the server shuts down.
+    pub(super) fn is_set(&self) -> bool {
+        *self.stopped.borrow()
+    }
+
     /// Waits until the server shuts down.
     pub(super) async fn wait(&mut self) {
         // An error means that the server was dropped, which also ends its streams.

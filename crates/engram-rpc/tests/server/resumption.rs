@@ -96,10 +96,55 @@ async fn a_reader_continues_its_leases_on_another_stream() {
     assert_eq!(states, expected);
     // Items 1 and 3 to 7; item 2 has returned to the table.
     wait_until("the other lease ends", || table.info().stats.leased == 6).await;
-    // The reader ends the stream, so nothing is kept.
+    // The reader did not receive the answer.
+    let (third, states) = open(&server, 7, vec![lease(6, &[7, 77], None)]).await;
+    assert_eq!(states, [LeaseState::PartlyHeld]);
+    wait_until("the other leases end", || table.info().stats.leased == 1).await;
     drop(second);
+    // The reader ends the stream, so nothing is kept.
+    drop(third);
     wait_until("all leases end", || table.info().stats.leased == 0).await;
     assert_eq!(table.info().stats.size, 9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_number_of_leases_that_a_reader_continues_is_limited() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
+    for id in 0..1_026 {
+        stream
+            .send_request(resume(7, Some(lease(id, &[id], None))))
+            .await;
+    }
+    let mut replies = 0;
+    let status = loop {
+        match stream.next_response().await {
+            Ok(_) => replies += 1,
+            Err(status) => break status,
+        }
+    };
+    assert!(replies <= 1_025, "{replies}");
+    assert_eq!(
+        (status.code(), status.message()),
+        (
+            Code::ResourceExhausted,
+            "too many leases: a reader continues at most 1024"
+        )
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_of_a_closed_store_has_not_ended() {
+    let engine = engine(vec![queue("t")]);
+    let server = start(&engine);
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
+    engine.close().unwrap();
+    stream
+        .send_request(resume(7, Some(lease(1, &[1], Some(1)))))
+        .await;
+    let status = stream.next_response().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -41,7 +41,8 @@ class ServerDataset(DatasetMixin):
             table: Name of the table, text or a string tensor.
             dtypes: A nest of `tf.DType`: the dtypes in the table. Values are not converted.
             shapes: The same nest of `tf.TensorShape`, or None for any rank. Plain lists are nests, not shapes.
-            max_in_flight_samples_per_worker: Number of items to fetch ahead per worker, at least 1.
+            max_in_flight_samples_per_worker: Maximum number of items per worker that are fetched and not used, at least
+                1. Up to 8, all workers together, they are fetched at once, when those before are used.
             num_workers_per_iterator: Number of workers, at least 1. -1 means 1. Default: -1.
             max_samples_per_stream: Number of items after which a new stream to the server is opened, at least 1. -1
                 means never. Default: -1.

@@ -69,17 +69,18 @@ def call_from_tensorflow(
             name = _tensorflow_error(error)
             if name == "NotFoundError":
                 values = [b"" if dtype == tf.string else np.zeros((), dtype.as_numpy_dtype) for dtype in dtypes]
-                return [*values, str(error).encode()[:_MAX_FILE_NAME]]
+                return [*values, str(error).encode()[:_MAX_FILE_NAME].decode(errors="ignore").encode()]
             if name == "InternalError":
                 return type(str(error), (), {})()  # a result whose type is unknown
             raise
 
     *tensors, file = call_python(call_in_graph, inputs, [*specs, tf.TensorSpec([], tf.string)])
-    content = tf.cond(tf.equal(file, b""), lambda: tf.constant(b""), lambda: tf.io.read_file(file))
-    # A `tf.function` runs operations with effects even if their results are not used, and this is one.
-    check = tf.debugging.Assert(tf.equal(content, b""), [file])
-    with tf.control_dependencies([check]):
-        return [tf.identity(tensor) for tensor in tensors]
+    with tf.device("cpu:0"):
+        content = tf.cond(tf.equal(file, b""), lambda: tf.constant(b""), lambda: tf.io.read_file(file))
+        # A `tf.function` runs operations with effects even if their results are not used, and this is one.
+        check = tf.debugging.Assert(tf.equal(content, b""), [file])
+        with tf.control_dependencies([check]):
+            return [tf.identity(tensor) for tensor in tensors]
 
 
 _MAX_FILE_NAME = 250

@@ -25,6 +25,11 @@ impl Leases {
         self.leases.contains_key(&id)
     }
 
+    /// Number of items of a batch; `None` if it is not on lease.
+    pub(super) fn num_items(&self, id: u64) -> Option<usize> {
+        self.leases.get(&id).map(|(_, lease)| lease.len())
+    }
+
     /// Adds a lease. A timeout beyond the range of clocks means that it never expires.
     pub(super) fn add(&mut self, id: u64, lease: Lease, timeout: Duration) {
         let expiry = Instant::now().checked_add(timeout);

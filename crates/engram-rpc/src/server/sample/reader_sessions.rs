@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -12,7 +13,11 @@ use crate::server::shutdown::ShutdownSignal;
 
 /// The sessions that have a stream, or whose leases are kept.
 #[derive(Debug, Default)]
-pub(in crate::server) struct ReaderSessions(Arc<Mutex<HashMap<u64, Session>>>);
+pub(in crate::server) struct ReaderSessions {
+    sessions: Arc<Mutex<HashMap<u64, Session>>>,
+    /// Number of streams that have opened a session.
+    streams: AtomicU64,
+}
 
 #[derive(Debug)]
 struct Session {
@@ -20,8 +25,8 @@ struct Session {
     kept: Arc<AsyncMutex<Leases>>,
     /// Ends the stream that has the session.
     stop: oneshot::Sender<()>,
-    /// Number of streams that have opened the session.
-    streams: u64,
+    /// The stream that has the session, or had it last.
+    stream: u64,
 }
 
 /// A session, as its stream has it. Dropping it ends the session.
@@ -34,7 +39,7 @@ pub(super) struct OpenSession {
     /// `None` once the leases are kept.
     kept: Option<OwnedMutexGuard<Leases>>,
     stopped: oneshot::Receiver<()>,
-    streams: u64,
+    stream: u64,
 }
 
 impl ReaderSessions {
@@ -42,31 +47,32 @@ impl ReaderSessions {
     /// the server did not notice that its connection broke, that stream is ended first.
     pub(super) async fn open(&self, id: u64, keep: Duration) -> (OpenSession, Leases) {
         let (stop, stopped) = oneshot::channel();
-        let (kept, streams) = {
-            let mut sessions = self.0.lock();
+        let stream = self.streams.fetch_add(1, Ordering::Relaxed);
+        let kept = {
+            let mut sessions = self.sessions.lock();
             let previous = sessions.remove(&id);
-            let (kept, streams) = previous.map_or_else(Default::default, |previous| {
+            let kept = previous.map_or_else(Default::default, |previous| {
                 // An error means that no stream has the session.
                 let _ = previous.stop.send(());
-                (previous.kept, previous.streams)
+                previous.kept
             });
             let session = Session {
                 kept: Arc::clone(&kept),
                 stop,
-                streams: streams + 1,
+                stream,
             };
             sessions.insert(id, session);
-            (kept, streams + 1)
+            kept
         };
         let mut kept = kept.lock_owned().await;
         let leases = std::mem::take(&mut *kept);
         let session = OpenSession {
             id,
             keep,
-            sessions: Arc::clone(&self.0),
+            sessions: Arc::clone(&self.sessions),
             kept: Some(kept),
             stopped,
-            streams,
+            stream,
         };
         (session, leases)
     }
@@ -87,13 +93,13 @@ impl OpenSession {
         *kept = leases;
         drop(kept);
         let (keep, sessions) = (self.keep, Arc::clone(&self.sessions));
-        let (id, streams) = (self.id, self.streams);
+        let (id, stream) = (self.id, self.stream);
         tokio::spawn(async move {
             tokio::select! {
                 () = tokio::time::sleep(keep) => {}
                 () = shutdown.wait() => {}
             }
-            forget(&sessions, id, streams);
+            forget(&sessions, id, stream);
         });
     }
 }
@@ -101,15 +107,15 @@ impl OpenSession {
 impl Drop for OpenSession {
     fn drop(&mut self) {
         if self.kept.take().is_some() {
-            forget(&self.sessions, self.id, self.streams);
+            forget(&self.sessions, self.id, self.stream);
         }
     }
 }
 
 /// Removes a session, which returns its leases, unless another stream has opened it.
-fn forget(sessions: &Mutex<HashMap<u64, Session>>, id: u64, streams: u64) {
+fn forget(sessions: &Mutex<HashMap<u64, Session>>, id: u64, stream: u64) {
     let mut sessions = sessions.lock();
-    let is_last = (sessions.get(&id)).is_some_and(|session| session.streams == streams);
+    let is_last = (sessions.get(&id)).is_some_and(|session| session.stream == stream);
     let removed = is_last.then(|| sessions.remove(&id));
     drop(sessions);
     // Without the lock, because this changes tables.

@@ -3,7 +3,8 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-use engram_core::SessionNumber;
+use engram_core::{Error, SessionNumber};
+use engram_engine::BatchLease;
 use tonic::Status;
 
 use super::outgoing_reply::encode_response;
@@ -19,6 +20,8 @@ use crate::{MAX_ITEMS_PER_BATCH, pb};
 pub(super) struct Resumption {
     /// `None` for a reader that sends no `Resume`.
     session: Option<OpenSession>,
+    /// Number of `Resume` requests.
+    requests: usize,
     /// True once the last `Resume` was handled.
     is_complete: bool,
     /// Ids of the leases that the reader continues.
@@ -80,6 +83,13 @@ impl SampleStream {
             let (session, leases) = self.state.readers.open(resume.session, keep).await;
             self.resumption.session = Some(session);
             self.leases = leases;
+            self.leases.return_expired();
+        }
+        self.resumption.requests += 1;
+        if self.resumption.requests > MAX_OUTSTANDING + 1 {
+            return Err(Status::resource_exhausted(format!(
+                "too many leases: a reader continues at most {MAX_OUTSTANDING}"
+            )));
         }
         if let Some(lease) = resume.lease {
             let state = self.continue_lease(&lease)?;
@@ -100,26 +110,35 @@ impl SampleStream {
     fn continue_lease(&mut self, lease: &pb::HeldLease) -> Result<LeaseState, Status> {
         let keys = decode_u64s("keys_le", &lease.keys_le);
         let keys = keys.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        if keys.len() > MAX_ITEMS_PER_BATCH as usize
-            || self.resumption.continued.len() >= MAX_OUTSTANDING
-        {
+        if keys.len() > MAX_ITEMS_PER_BATCH as usize {
             return Err(Status::resource_exhausted(format!(
-                "too many leases or keys: a `resume` continues at most {MAX_OUTSTANDING} leases of at most \
-                 {MAX_ITEMS_PER_BATCH} items"
+                "too many keys: a lease has at most {MAX_ITEMS_PER_BATCH} items"
             )));
         }
-        if self.leases.contains(lease.id) {
+        if let Some(len) = self.leases.num_items(lease.id) {
             self.resumption.continued.insert(lease.id);
-            return Ok(LeaseState::Held);
+            return Ok(if len < keys.len() {
+                LeaseState::PartlyHeld
+            } else {
+                LeaseState::Held
+            });
         }
-        let Ok(table) = self.state.engine.table(&lease.table) else {
-            return Ok(LeaseState::Ended);
+        let table = match self.state.engine.table(&lease.table) {
+            Ok(table) => table,
+            Err(Error::UnknownTable { .. }) => return Ok(LeaseState::Ended),
+            // It is unknown whether the acknowledgement was handled.
+            Err(error) => return Err(Status::unavailable(error.to_string())),
         };
         let number = self.resumption.number(lease.number);
         if let Some(number) = number
             && let Some(durable) = table.until_acknowledged(number)
         {
             self.barriers.add_acknowledgement(durable);
+            if table.options().max_times_sampled == 1 {
+                // A crash may have kept a part of a large acknowledgement from the log.
+                let rest = table.lease_again(&keys);
+                self.barriers.add_acknowledgement(rest.acknowledge());
+            }
             return Ok(LeaseState::Acknowledged);
         }
         let again = table.lease_again(&keys);
