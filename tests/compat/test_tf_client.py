@@ -202,7 +202,7 @@ def test_an_unknown_table_is_a_not_found_error(tf, run):
         with pytest.raises(tf.errors.NotFoundError, match=text):
             run(lambda: (tf_client_of(client).update_priorities("nix", [1], [1.0]), None)[1])
         with pytest.raises(tf.errors.NotFoundError, match="Priority table xé"):
-            run(lambda: tf_client_of(client).sample("x" + "é" * 1_000, [tf.int64]))
+            run(lambda: tf_client_of(client).sample("x" + "é" * 400, [tf.int64]))
 
 
 def test_keys_must_be_uint64(tf):

@@ -11,7 +11,7 @@ from helpers.support import BackgroundCall, wait_until
 from engram import Batch, Client, Server, ShardedClient, Store, Table, selectors
 from engram.errors import DeadlineExceededError, UnavailableError
 
-DELAY = 0.15
+DELAY = 0.3
 """Seconds by which a reply is delayed, so that its acknowledgement can be held."""
 
 
@@ -125,7 +125,7 @@ def test_a_sample_is_repeated_if_another_reader_has_received_the_items(tmp_path)
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_the_error_has_the_batch_if_the_server_stays_away(tmp_path, shards):
-    with Servers(tmp_path, shards, reconnect_timeout=0.3) as servers:
+    with Servers(tmp_path, shards, reconnect_timeout=0.8) as servers:
         servers.lose_confirmation()
         servers.stop()
         servers.all_proxies(Proxy.close)
@@ -134,7 +134,7 @@ def test_the_error_has_the_batch_if_the_server_stays_away(tmp_path, shards):
         assert isinstance(raised.value.batch, Batch)
         assert raised.value.batch.data["x"].tolist() == [1]
         assert str(raised.value).endswith(
-            "; tried for 0.3 s (`reconnect_timeout`); it did not confirm that the sampled items are acknowledged, so "
+            "; tried for 0.8 s (`reconnect_timeout`); it did not confirm that the sampled items are acknowledged, so "
             "they may be sampled again; this error has the batch, as `batch`"
         )
         assert UnavailableError("another").batch is None
