@@ -254,6 +254,26 @@ def encoded(bodies):
     return b"".join(head + masked(head) + body + masked(body) for head, body in zip(heads, bodies, strict=True))
 
 
+def test_the_item_that_dm_reverb_was_inserting_is_counted(copy, expected):
+    """A checkpoint of a full table can have one item whose insert dm-reverb counts later; more are missing records."""
+    tables = copy / "tables.tfrecord"
+    bodies = list(decoded(zlib.decompress(tables.read_bytes())))
+
+    def counting_less(body, uncounted):
+        [name] = [name for name in expected if name.encode() in body[:20]]
+        inserts = max(0, expected[name]["counts"][0] - uncounted)
+        return body + b"\x1a\x02\x38" + bytes([inserts])  # in the field `rate_limiter`, the field `insert_count`
+
+    tables.write_bytes(encoded([counting_less(body, 1) for body in bodies]))
+    with Store([]) as store:
+        engram.import_reverb(copy, store)
+        check(store, expected)
+    tables.write_bytes(encoded([counting_less(body, 2) for body in bodies]))
+    text = "table `few` of the checkpoint is incomplete: it has 10 items, but counts 9 inserts and 1 delete"
+    with Store([]) as store, raises(StorageError, text):
+        engram.import_reverb(copy, store)
+
+
 def test_a_signature_that_cannot_be_imported_is_noted(copy, tmp_path):
     """A tables file can declare another one when the store is opened again."""
     tables = copy / "tables.tfrecord"

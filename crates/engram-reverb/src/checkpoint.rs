@@ -259,7 +259,13 @@ impl ImportedTable {
     fn finish(self) -> Result<TableState> {
         let mut limiter = self.counters.limiter;
         limiter.deletes += self.unreadable;
-        let counted = limiter.inserts.checked_sub(limiter.deletes);
+        let mut counted = limiter.inserts.checked_sub(limiter.deletes);
+        // dm-reverb inserts an item, removes another from a full table, and counts the insert last. While it waits in
+        // between, a checkpoint can have one item that is not counted.
+        if counted.is_some_and(|counted| counted + 1 == self.items.len() as u64) {
+            limiter.inserts += 1;
+            counted = Some(self.items.len() as u64);
+        }
         if counted != Some(self.items.len() as u64) {
             return Err(Error::Storage(format!(
                 "table `{}` of the checkpoint is incomplete: it has {}, but counts {} and {}",
