@@ -95,6 +95,7 @@ def values(draw, space):
     return np.frombuffer(bits, space.dtype).reshape(1, *space.shape)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # NumPy's, for a signalling NaN as a reward
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     obs=nested_spaces(),
