@@ -54,7 +54,8 @@ class TableStore(ClosedAtBlockEnd):
         Args:
             data: Nest of arrays, numbers and strings: dicts, lists, tuples, namedtuples, and node types registered with
                 optree in the namespace "engram", which are returned as dicts. Each leaf is a column. By default the
-                data is one step, whose columns are sampled without a time axis, as `[B, ...]`.
+                data is one step, whose columns are sampled without a time axis, as `[B, ...]`. A Python number gets the
+                dtype that a signature gives its column, otherwise int64, float64, bool or complex128.
             priorities: Priority of the item in each table, by table name. The tables share the data.
             timeout: Seconds to wait for the tables' rate limiters. `None`: no limit, except as stated below.
             time_axis: True if the leaves are `[T, ...]`, to be sampled as `[B, T, ...]`.

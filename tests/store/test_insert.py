@@ -65,6 +65,28 @@ def test_a_table_replaced_under_its_old_name_gets_items_of_the_new_signature(ope
     assert sample_x(store, "t", 1) == [4]
 
 
+def test_the_dtype_of_a_python_number_does_not_depend_on_earlier_items(open_store):
+    signature = {"x": ArraySpec((), np.float32)}
+    store = open_store(Table("earlier"), Table("t"), Table("signed", signature=signature))
+    for earlier in (np.float32(0.5), np.uint8(3), np.complex64(1), 1, 0.5):
+        store.insert({"x": earlier}, {"earlier": 1.0})
+        with pytest.raises(PriorityError):
+            store.insert({"x": earlier}, {"t": np.nan})
+        for value, dtype in (
+            (0.1, np.float64),
+            (2**24 + 1, np.int64),
+            (300, np.int64),
+            (True, np.bool_),
+            (1j, complex),
+        ):
+            store.insert({"x": value}, {"t": 1.0})
+            stored = [batch.data["x"] for batch in store.scan("t", batch_size=1)][-1]
+            assert (stored.dtype, stored.item()) == (dtype, value)
+            if dtype is not complex and dtype is not np.bool_:
+                store.insert({"x": value}, {"signed": 1.0})
+    assert {batch.data["x"].dtype.name for batch in store.scan("signed", batch_size=1)} == {"float32"}
+
+
 def test_with_time_axis_arrays_are_sequences_of_steps(open_store):
     store = open_store(Table("t"))
     store.insert({"x": np.arange(6).reshape(3, 2), "y": np.arange(3)}, {"t": 1.0}, time_axis=True)

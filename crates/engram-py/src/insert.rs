@@ -226,6 +226,11 @@ impl Inserter {
         time_axis: bool,
         signature: Option<&Arc<Signature>>,
     ) -> PyResult<(Arc<ItemTemplate>, Vec<Leaf<'py>>)> {
+        // A Python number has no dtype of its own: it gets that of the signature, or that of a new column.
+        let declared = |column: usize, columns: usize| {
+            let signature = signature.filter(|signature| signature.columns.len() == columns)?;
+            Some(signature.columns[column].dtype)
+        };
         let last = self.last();
         let same_signature = |template: &Arc<ItemTemplate>| {
             template.signature.as_ref().map(Arc::as_ptr) == signature.map(Arc::as_ptr)
@@ -233,17 +238,19 @@ impl Inserter {
         if let Some(template) =
             last.filter(|template| template.time_axis == time_axis && same_signature(template))
         {
-            let mut values = Vec::with_capacity(template.schema.cells.len());
+            let cells = &template.schema.cells;
+            let mut values = Vec::with_capacity(cells.len());
             if template.structure.root.flatten(data, &mut values)? {
                 let leaves = read_leaves(&values, &template.structure.names)?;
-                let fits = |(leaf, cell): (&Leaf<'_>, &CellSpec)| {
+                let fits = |(column, (leaf, cell)): (usize, (&Leaf<'_>, &CellSpec))| {
                     if time_axis {
                         cell_spec(leaf, time_axis).is_some_and(|spec| spec == *cell)
                     } else {
                         leaf.matches(cell)
+                            && leaf.column_dtype(declared(column, cells.len())) == cell.dtype
                     }
                 };
-                if leaves.iter().zip(&template.schema.cells).all(fits) {
+                if leaves.iter().zip(cells).enumerate().all(fits) {
                     return Ok((template, leaves));
                 }
             }
@@ -254,32 +261,19 @@ impl Inserter {
         let cells = leaves
             .iter()
             .zip(&structure.names)
-            .map(|(leaf, name)| {
-                cell_spec(leaf, time_axis).ok_or_else(|| {
+            .enumerate()
+            .map(|(column, (leaf, name))| {
+                let cell = cell_spec(leaf, time_axis).ok_or_else(|| {
                     let text = format!(
                         "with time_axis=True every column must have shape [T, ...]; {} has shape []",
                         describe_column(name)
                     );
                     errors::signature(py, text)
-                })
+                })?;
+                let dtype = leaf.column_dtype(declared(column, leaves.len()));
+                Ok(CellSpec { dtype, ..cell })
             })
-            .collect::<PyResult<Vec<_>>>()?;
-        // Python numbers have no dtype of their own, so they get that of the signature.
-        let cells = match signature.filter(|signature| signature.columns.len() == cells.len()) {
-            Some(signature) => cells
-                .into_iter()
-                .zip(&leaves)
-                .zip(&signature.columns)
-                .map(|((cell, leaf), column)| {
-                    let typed = CellSpec {
-                        dtype: column.dtype,
-                        ..cell.clone()
-                    };
-                    if leaf.matches(&typed) { typed } else { cell }
-                })
-                .collect(),
-            None => cells.into(),
-        };
+            .collect::<PyResult<_>>()?;
         let layout = structure.layout();
         let template = Arc::new(ItemTemplate {
             structure,

@@ -156,6 +156,16 @@ impl<'py> Leaf<'py> {
         }
     }
 
+    /// The dtype that the value gets in a column whose dtype is `declared`, or in a new one.
+    pub(crate) fn column_dtype(&self, declared: Option<DType>) -> DType {
+        match self {
+            Self::Number { dtype, .. } => declared
+                .filter(|declared| fits(*dtype, *declared))
+                .unwrap_or(*dtype),
+            Self::Array { dtype, .. } | Self::Strings { dtype, .. } => *dtype,
+        }
+    }
+
     /// True if the value can be stored in a cell of this dtype and shape. An integer may still be out of the dtype's
     /// range, which [`Leaf::copy_to`] checks.
     pub(crate) fn matches(&self, cell: &CellSpec) -> bool {
