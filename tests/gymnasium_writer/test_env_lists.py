@@ -72,7 +72,8 @@ SPACES = {"dict": (DICT, as_dict), "tuple": (TUPLE, as_tuple), "box": (BOX, box)
 def test_lists_are_stacked_if_they_fit_the_spaces(kind, open_store):
     space, make = SPACES[kind]
     found = []
-    for form in (stacked, list, tuple):
+    # Two lists of two arrays may also be the parts of a tuple; a tuple in a list is an environment.
+    for form in (stacked, list) if kind == "tuple" else (stacked, list, tuple):
         store = open_store(Table("t"), Table("s"))
         with VectorWriter(store, envs_of(space), ITEMS) as writer:
             play(writer, make, form)
@@ -81,7 +82,38 @@ def test_lists_are_stacked_if_they_fit_the_spaces(kind, open_store):
         contents = [sorted(str(values(batch.data)) for batch in store.scan(name, batch_size=1)) for name in "ts"]
         found.append([*contents, [values(batch.data) for batch in buffer.scan()]])
     assert found[0][0]
-    assert found[0] == found[1] == found[2]
+    assert all(each == found[0] for each in found)
+
+
+def test_lists_that_fit_a_tuple_as_environments_and_as_parts_are_refused(open_store):
+    text = (
+        "`obs` has a list or tuple of 2 elements, the number of environments, so it must fit "
+        "`envs.single_observation_space`: one nest of arrays [2, ...], or 2 nests; `obs{}` fits as 2 nests and as "
+        "lists of environments in a nest; stack these lists into arrays, as with numpy.stack"
+    )
+    envs_first = [as_tuple(0, env) for env in range(2)]
+    for outer, inner in ((tuple, list), (tuple, tuple), (list, list)):
+        obs = outer(inner(each) for each in envs_first)
+        for nest, space, where in ((obs, TUPLE, ""), ({"x": obs}, spaces.Dict({"x": TUPLE}), "/x")):
+            store, buffer = open_store(Table("t")), ReplayBuffer(100, 2)
+            with VectorWriter(store, envs_of(space), ITEMS[:1]) as vector:
+                for writer in (vector, BufferWriter(buffer, envs_of(space))):
+                    with raises(SignatureError, text.format(where)):
+                        writer.reset(nest)
+
+
+def test_parts_of_a_tuple_may_be_lists_of_environments():
+    """With different parts, or if their number is not that of the environments, only one meaning fits."""
+    for space, parts in (
+        (spaces.Tuple([BOX, spaces.Discrete(3)]), ([box(0, 0), box(0, 1)], [1, 2])),
+        (spaces.Tuple([BOX] * 3), tuple([box(0, 0, part), box(0, 1, part)] for part in range(3))),
+    ):
+        buffer = ReplayBuffer(100, 2)
+        writer = BufferWriter(buffer, envs_of(space))
+        writer.reset(parts)
+        writer.step([box(1, env) for env in range(2)], parts, np.ones(2), NO, NO)
+        stored = next(iter(buffer.scan())).data["obs"]
+        assert values(stored) == values(tuple(np.stack(part) for part in parts))
 
 
 @pytest.mark.parametrize("form", [list, tuple])

@@ -87,9 +87,16 @@ class EnvNests:
         return self._declared(name), "the signature"
 
     def _stacked(self, nest: Nest, specs: Nest, path: str) -> Nest:
-        if _is_sequence(nest) and len(nest) == self._num_envs and all(_fits(each, specs, path) for each in nest):
-            return _stack(nest, specs)
         children = _children(specs)
+        if _is_sequence(nest) and len(nest) == self._num_envs and all(_fits(each, specs, path) for each in nest):
+            # Lists of environments as the parts of a tuple: only the types of a list of tuples rule them out.
+            is_clear = type(nest) is not type(specs) and all(type(each) is type(specs) for each in nest)
+            if children is not None and not is_clear and self._has_parts(nest, children, path):
+                raise _Unclear(
+                    f"`{path}` fits as {self._num_envs} nests and as lists of environments in a nest; stack "
+                    "these lists into arrays, as with numpy.stack"
+                )
+            return _stack(nest, specs)
         if children is None:
             if _is_sequence(nest) or isinstance(nest, Mapping):
                 raise _Mismatch(f"got {_checks.short_repr(nest)} for `{path}`")
@@ -99,9 +106,23 @@ class EnvNests:
             raise _Mismatch(f"got {_checks.short_repr(nest)} for `{path}`")
         return _with_children(nest, {key: self._stacked(parts[key], children[key], f"{path}/{key}") for key in parts})
 
+    def _has_parts(self, nest: Nest, children: dict[Any, Any], path: str) -> bool:
+        """True if the elements of a list or tuple also fit as the parts that these are the specs of."""
+        parts = _children(nest) or {}
+        try:
+            return parts.keys() == children.keys() and all(
+                self._stacked(parts[key], children[key], f"{path}/{key}") is not None for key in parts
+            )
+        except _Mismatch as mismatch:
+            return isinstance(mismatch, _Unclear)
+
 
 class _Mismatch(Exception):  # noqa: N818, becomes another error
     """A nest does not fit specs."""
+
+
+class _Unclear(_Mismatch):
+    """A nest fits specs in two ways."""
 
 
 def _is_sequence(nest: Nest) -> bool:
