@@ -201,6 +201,27 @@ def test_an_unknown_table_is_noticed_at_construction(open_store):
         open_writer(store, items=items)
 
 
+@pytest.mark.parametrize("kind", [VectorWriter, BufferWriter])
+def test_until_the_first_step_a_reset_may_have_other_columns(open_store, kind):
+    store, buffer = open_store(engram.Table("replay")), ReplayBuffer(100, 2)
+    writer = open_writer(store) if kind is VectorWriter else BufferWriter(buffer, 2, autoreset_mode="NEXT_STEP")
+    writer.reset({"x": OBS})
+    writer.reset(np.zeros((2, 3)))
+    with raises(SignatureError, "column `obs` must have float64[3] per environment, as before; got float32[3]"):
+        step(writer)
+    with raises(SignatureError, "column `obs` must have float64[3] per environment, as before; got float32[3]"):
+        writer.reset(OBS, mask=FIRST_ENDS)
+    writer.reset(OBS + 1)
+    writer.reset(OBS + 2, mask=FIRST_ENDS)
+    step(writer)
+    with raises(SignatureError, "column `obs` must have float32[3] per environment, as before; got float64[3]"):
+        writer.reset(np.zeros((2, 3)))
+    if kind is VectorWriter:
+        writer.flush()
+    data = (store.sample("replay", 64) if kind is VectorWriter else buffer.sample(64)).data["obs"]
+    assert (data.dtype, set(data[:, 0].tolist())) == (np.float32, {1, 2})
+
+
 def test_errors_of_the_first_step_leave_the_writer_usable(open_store):
     store = open_store(engram.Table("replay", signature={"obs": engram.ArraySpec((3,), "float32")}))
     with open_writer(store) as writer:

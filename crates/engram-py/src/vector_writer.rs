@@ -75,7 +75,9 @@ impl VectorState {
         } else {
             read_flags(mask, "mask", envs)?
         };
-        let Some(known) = &self.observations else {
+        // Before the first step, a reset of all environments may have other columns than the one before.
+        let is_new = self.recording.is_none() && started.iter().all(|started| *started);
+        let Some(known) = self.observations.as_ref().filter(|_| !is_new) else {
             let (nest, arrays) = Nest::of(observations, "obs", envs)?;
             let bytes = arrays.iter().map(|array| {
                 let bytes = bytes_of(array);

@@ -65,6 +65,7 @@ class BufferWriter:
         # The newest observations, a copy; None before the first `reset`.
         self._obs: list[npt.NDArray[Any]] | None = None
         self._structure = ""  # of the observations
+        self._has_steps = False
         self._running = np.zeros(num_envs, bool)  # False: the next step resets the environment, or it must be reset
         self._was_reset = np.zeros(num_envs, bool)  # False: before the first reset of the environment
 
@@ -81,18 +82,20 @@ class BufferWriter:
                 observations of the others are not used. Default: all True.
 
         Raises:
-            SignatureError: The observations are not numbers, are a masked array, or differ from earlier ones in
-                structure, dtype or shape. Nothing changes.
+            SignatureError: The observations are not numbers, are a masked array, or differ from those of an earlier
+                step, or of a reset of other environments, in structure, dtype or shape. Nothing changes.
             InvalidArgumentError: `mask` is not bool `[N]`, or `obs` is all that `envs.reset` returned: observations and
                 info. Nothing changes.
         """
         check_unpacked(obs, info)
         obs = self._nests.stacked("obs", obs)
-        arrays, structure = self._read_observations(obs)
         resets = np.ones_like(self._running) if mask is None else self._flags("mask", mask)
+        # Before the first step, a reset of all environments may have other columns than the one before.
+        is_new = self._obs is None or bool(resets.all() and not self._has_steps)
+        arrays, structure = self._read_observations(obs, is_new=is_new)
         # Episodes of environments that are not running here may be those of an earlier writer.
         self._buffer.end_episodes(env_ids=np.flatnonzero(resets))
-        if self._obs is None:
+        if self._obs is None or is_new:
             self._obs, self._structure = [array.copy() for array in arrays], structure
         else:
             for newest, array in zip(self._obs, arrays, strict=True):
@@ -161,6 +164,7 @@ class BufferWriter:
             leaves, names, structure = _engram.flatten(step)
             part = [self._rows_of(leaf, name, env_ids) for leaf, name in zip(leaves, names, strict=True)]
             self._add(_engram.unflatten(structure, part), env_ids=env_ids)
+        self._has_steps = True
         for newest, array in zip(self._obs, arrays, strict=True):
             np.copyto(newest, array)
         self._running = ~ended if self._mode != "SAME_STEP" else np.ones_like(ended)
@@ -211,14 +215,14 @@ class BufferWriter:
             array[env_ids] = rows
         return changed
 
-    def _read_observations(self, obs: Nest) -> tuple[list[npt.NDArray[Any]], str]:
-        """Returns the arrays of observations, and their structure, after comparing them with earlier ones."""
-        if self._obs is None:
+    def _read_observations(self, obs: Nest, *, is_new: bool = False) -> tuple[list[npt.NDArray[Any]], str]:
+        """Returns the arrays of observations, and their structure. Compares them with earlier ones unless new."""
+        if is_new:
             check_number_lists({"obs": obs})
         leaves, names, structure = _engram.flatten(obs)
         columns = [f"obs/{name}" if name else "obs" for name in names]
         arrays = [as_array(leaf, column) for leaf, column in zip(leaves, columns, strict=True)]
-        if self._obs is None:
+        if self._obs is None or is_new:
             for array, column in zip(arrays, columns, strict=True):
                 self._check_axis(array, column)
             return arrays, structure
