@@ -159,6 +159,8 @@ def test_wrong_steps_add_nothing_and_can_be_repeated():
     wrong = [
         ({"rewards": [1]}, InvalidArgumentError,
          "`rewards` must have shape [2], one number per environment; got int64[1]"),
+        ({"rewards": [0, 1e39]}, InvalidArgumentError,
+         "`rewards` has 1e+39, which float32 cannot hold; its largest value is 3.4028235e+38"),
         ({"terminated": np.zeros(3, bool)}, InvalidArgumentError,
          f"`terminated` must have shape [2] {FLAGS}; got bool[3]"),
         ({"truncated": OBS[:, 0]}, InvalidArgumentError, f"`truncated` must have shape [2] {FLAGS}; got float32[2]"),

@@ -110,6 +110,8 @@ def test_wrong_arguments_of_a_step_store_nothing(open_store):
              f"`truncated` must have shape [2] and dtype bool, {per_env}; got float64[2]"),
             ({"rewards": None}, InvalidArgumentError,
              "`rewards` must have shape [2], one number per environment; got None"),
+            ({"rewards": REWARDS + 1e39}, InvalidArgumentError,
+             "`rewards` has 1e+39, which float32 cannot hold; its largest value is 3.4028235e+38"),
             ({"rewards": np.ma.masked_array(REWARDS, FIRST_ENDS)}, InvalidArgumentError,
              "`rewards` must not be a masked array; pass `rewards.filled(value)` instead"),
             ({"truncated": None}, InvalidArgumentError,
@@ -184,14 +186,67 @@ def test_final_observations_that_are_missing_or_differ(open_store):
         ]:
             with raises(InvalidArgumentError, text):
                 step(writer, terminated=FIRST_ENDS, info=info)
-        with pytest.raises(InvalidArgumentError, match=r"must have float32\[3\] per environment, as `obs` has: "):
-            step(writer, terminated=FIRST_ENDS, info={"final_obs": objects(np.zeros(2), None)})
         step(writer, obs=OBS + 1, terminated=FIRST_ENDS, info={"final_obs": OBS + 9})  # arrays of all environments
         step(writer, obs=OBS + 2)
     assert store.info()["replay"].size == 4
     data = store.sample("replay", 64).data
     pairs = set(zip(data["obs"][:, 0].tolist(), data["next_obs"][:, 0].tolist(), strict=True))
     assert pairs == {(0.0, 9.0), (0.0, 1.0), (1.0, 2.0)}
+
+
+@pytest.mark.parametrize("kind", [VectorWriter, BufferWriter])
+def test_last_observations_that_do_not_fit_are_refused(open_store, kind):
+    obs = np.zeros((2, 3), np.uint8)
+    missing = (
+        '`info["final_obs"]` has no observation of environment 0, whose episode ended in this step; pass the `info` '
+        "that `step` returned"
+    )
+    length = (
+        '`info["{}"]` must have one element for each of the 2 environments; got {}; pass the `info` that `step` '
+        "returned"
+    )
+    expected = '`info["final_obs"]` must have uint8[3] per environment, as column `obs` has; got {}'
+    beyond = '`info["final_obs"]`: column `obs` has 300, which uint8 cannot hold'
+    wrong = [
+        ({"final_obs": objects(np.array([300, 1, 5], np.uint16), None)}, beyond),
+        ({"final_obs": np.full((2, 3), 300)}, beyond),
+        ({"final_obs": objects(np.zeros(2, np.uint8), None)}, expected.format("uint8[2]")),
+        ({"final_obs": np.zeros((2, 3), np.float32)}, expected.format("float32[3]")),
+        ({"final_obs": objects(obs[0], obs[1]), "_final_obs": NO}, missing),
+        ({"final_obs": objects(obs[0], obs[1]), "_final_obs": [False, True]}, missing),
+        ({"final_obs": objects(obs[0], obs[1]), "_final_obs": FIRST_ENDS[:1]}, length.format("_final_obs", 1)),
+        ({"final_obs": objects(obs[0])}, length.format("final_obs", 1)),
+        ({"final_obs": [obs[0], None, None]}, length.format("final_obs", 3)),
+        ({"final_obs": np.zeros((3, 3), np.uint8)}, length.format("final_obs", 3)),
+        ({"final_obs": obs[:1]}, length.format("final_obs", 1)),
+    ]
+    store, buffer = open_store(engram.Table("replay")), ReplayBuffer(100, 2)
+    options = {"autoreset_mode": "SAME_STEP"}
+    writer = VectorWriter(store, 2, ITEMS, **options) if kind is VectorWriter else BufferWriter(buffer, 2, **options)
+    writer.reset(obs)
+    for info, text in wrong:
+        with raises(InvalidArgumentError, text):
+            step(writer, obs, terminated=FIRST_ENDS, info=info)
+    step(writer, obs, terminated=FIRST_ENDS, info={"final_obs": objects(np.int64([7, 7, 7]), None)})
+    info = {"final_obs": objects(obs[0] + 9, None), "_final_obs": FIRST_ENDS}
+    step(writer, obs, terminated=FIRST_ENDS, info=info)
+    if kind is VectorWriter:
+        writer.flush()
+        data = store.sample("replay", 64).data
+    else:
+        data = buffer.sample(64).data
+    assert (data["next_obs"].dtype, set(data["next_obs"][:, 0].tolist())) == (np.uint8, {0, 7, 9})
+
+
+@pytest.mark.parametrize("kind", [VectorWriter, BufferWriter])
+def test_numbers_as_last_observations_must_be_in_range(open_store, kind):
+    obs, options = np.zeros(2, np.uint8), {"autoreset_mode": "SAME_STEP"}
+    store, buffer = open_store(engram.Table("replay")), ReplayBuffer(100, 2)
+    writer = VectorWriter(store, 2, ITEMS, **options) if kind is VectorWriter else BufferWriter(buffer, 2, **options)
+    writer.reset(obs)
+    with raises(InvalidArgumentError, '`info["final_obs"]`: column `obs` has 300, which uint8 cannot hold'):
+        step(writer, obs, terminated=FIRST_ENDS, info={"final_obs": objects(300, None)})
+    step(writer, obs, terminated=FIRST_ENDS, info={"final_obs": objects(255, None)})
 
 
 def test_an_unknown_table_is_noticed_at_construction(open_store):

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use engram_core::{CellSpec, DType};
 use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyFloat};
 
 use crate::batched_writer::env_cell;
 use crate::errors;
@@ -157,6 +157,23 @@ pub(crate) fn read_rewards(value: &Bound<'_, PyAny>, envs: usize) -> PyResult<Ve
     };
     let leaf = argument_leaf(value, "rewards", &invalid)?;
     let spec = leaf.spec();
+    let check = |rewards: Vec<f64>| {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "rewards are stored as float32"
+        )]
+        let is_lost = |reward: &&f64| reward.is_finite() && (**reward as f32).is_infinite();
+        match rewards.iter().find(is_lost) {
+            Some(reward) => {
+                let shown = errors::repr(&PyFloat::new(py, *reward))?;
+                let text = format!(
+                    "`rewards` has {shown}, which float32 cannot hold; its largest value is 3.4028235e+38"
+                );
+                Err(errors::invalid(py, text))
+            }
+            None => Ok(rewards),
+        }
+    };
     let is_number = !matches!(
         spec.dtype,
         DType::Complex64 | DType::Complex128 | DType::Bytes | DType::Text
@@ -167,25 +184,24 @@ pub(crate) fn read_rewards(value: &Bound<'_, PyAny>, envs: usize) -> PyResult<Ve
                 let mut bytes = vec![0; 8 * envs];
                 bytes_of(array).copy_to(&mut bytes);
                 let (rewards, _) = bytes.as_chunks();
-                return Ok(rewards
-                    .iter()
-                    .map(|bytes| f64::from_le_bytes(*bytes))
-                    .collect());
+                let rewards = rewards.iter().map(|bytes| f64::from_le_bytes(*bytes));
+                return check(rewards.collect());
             }
             let converted = array.call_method1("astype", ("float64",))?;
             let converted = converted.cast::<PyArray1<f64>>()?;
-            Ok(converted.readonly().as_slice()?.to_vec())
+            check(converted.readonly().as_slice()?.to_vec())
         }
         _ => Err(invalid(&spec)),
     }
 }
 
 /// Reads the observations of the environments in `ended` from `info["final_obs"]`, an array of objects. Returns the
-/// cells of each column; `None` without such an array, or if an observation differs from `known` in structure, dtypes
-/// or shapes.
+/// cells of each column; `None` without such an array of `envs` objects, if `info["_final_obs"]` states that one is
+/// missing, or if an observation differs from `known` in structure, dtypes or shapes, or has Python numbers.
 pub(crate) fn read_final_observations(
     known: &Nest,
     info: &Bound<'_, PyAny>,
+    envs: usize,
     ended: &[usize],
 ) -> PyResult<Option<Vec<Vec<u8>>>> {
     let Ok(info) = info.cast::<PyDict>() else {
@@ -197,8 +213,17 @@ pub(crate) fn read_final_observations(
     let Ok(array) = objects.cast::<PyUntypedArray>() else {
         return Ok(None);
     };
-    if array.dtype().kind() != b'O' || array.ndim() != 1 {
+    if array.dtype().kind() != b'O' || *array.shape() != [envs] {
         return Ok(None);
+    }
+    if let Some(mask) = info.get_item("_final_obs")? {
+        let Ok(mask) = mask.cast::<PyArray1<bool>>() else {
+            return Ok(None);
+        };
+        let mask = mask.readonly();
+        if mask.len() != envs || ended.iter().any(|env| mask.get(*env) != Some(&true)) {
+            return Ok(None);
+        }
     }
     let mut columns = vec![Vec::new(); known.cells.len()];
     let mut values = Leaves::new();
@@ -211,7 +236,7 @@ pub(crate) fn read_final_observations(
         let cells = known.cells.iter().zip(&known.structure.names);
         for ((value, (cell, name)), column) in values.iter().zip(cells).zip(&mut columns) {
             let leaf = Leaf::new(value, name)?;
-            if !leaf.matches(cell) {
+            if !matches!(leaf, Leaf::Array { .. }) || !leaf.matches(cell) {
                 return Ok(None);
             }
             let used = column.len();

@@ -241,7 +241,7 @@ impl VectorState {
             return Ok(Vec::new());
         }
         if let Some(known) = &self.observations
-            && let Some(cells) = read_final_observations(known, info, &ended)?
+            && let Some(cells) = read_final_observations(known, info, self.num_envs, &ended)?
         {
             return Ok(cells);
         }

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import Nest, _checks, _engram
+from engram._casts import cast
 from engram._nest_checks import check_number_lists
 from engram.buffers import ReplayBuffer
 from engram.buffers._steps import as_array
@@ -256,7 +257,7 @@ class BufferWriter:
                 f"`rewards` must have shape {list(self._running.shape)}, one number per environment; got "
                 f"{array.dtype}{list(array.shape)}"
             )
-        return array.astype(np.float32, copy=False)
+        return cast(array, np.dtype(np.float32), "`rewards` has", InvalidArgumentError)
 
     def _flags(self, name: str, value: "npt.ArrayLike") -> npt.NDArray[np.bool_]:
         array = _argument_array(name, value)
