@@ -198,12 +198,24 @@ def not_masked(what: str, value: object) -> None:
         raise InvalidArgumentError(f"{what} must not be a masked array; pass `{what.strip('`')}.filled(value)` instead")
 
 
-def column_not_masked(column: str, value: object) -> None:
-    """Rejects a masked array as the value of a column, because only its data could be stored."""
-    if is_masked(value):
+def column_not_table(column: str, value: object) -> None:
+    """Rejects what an array would not have in full: tables, and arrays of other libraries with missing values.
+
+    `column` names the column in the error.
+    """
+    kind = type(value).__name__
+    if hasattr(value, "columns") and hasattr(value, "__array__"):
         raise SignatureError(
-            f"{f'column `{column}`' if column else 'the data'} is a masked array, and its masked elements would be "
-            "stored as if they were valid; pass `array.filled(value)`, or its data and its mask as two columns"
+            f"{column} is a {kind}, whose columns have dtypes of their own; pass a dict of its columns, such as "
+            "{name: data[name].to_numpy() for name in data.columns}"
+        )
+    nulls = getattr(value, "null_count", 0)  # of Polars and PyArrow
+    if hasattr(getattr(value, "dtype", None), "na_value") and hasattr(value, "isna"):  # of pandas
+        nulls = value.isna().sum()
+    if nulls() if callable(nulls) else nulls:
+        raise SignatureError(
+            f"{column} is a {kind} with missing values, which an array cannot have; fill them in, or pass the values "
+            "and a mask as two columns"
         )
 
 

@@ -42,6 +42,47 @@ def test_text_is_padded_with_empty_text():
     assert data.reward[0].tolist() == [1, 0, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("padding", "text"),
+    [
+        (-1, "`padding_fn` returned -1, which bool cannot hold; it must return values of the dtype that it is given"),
+        (
+            0.5,
+            "`padding_fn` returned 0.5, which int32 cannot hold; it must return values of the dtype that it is given",
+        ),
+        (1e39, "`padding_fn` returned 1e+39, which float32 cannot hold; its largest value is 3.4028235e+38"),
+        (
+            "a",
+            "`padding_fn` returned a, which float32 cannot hold; it must return values of the dtype that it is given",
+        ),
+        (
+            None,
+            "`padding_fn` returned None, which int32 cannot hold; it must return values of the dtype that it is given",
+        ),
+    ],
+)
+def test_padding_that_a_column_cannot_hold_is_refused(padding, text):
+    wrong_dtype = text.split("which ")[1].split()[0]
+
+    def padding_fn(shape, dtype):
+        return np.full(shape, padding) if dtype == wrong_dtype else np.zeros(shape)
+
+    with Store([queue()]) as store, EpisodeAdder(store, 4, padding_fn=padding_fn) as adder:
+        steps = [step._replace(observation=np.float32(step.observation)) for step in timesteps([1])]
+        adder.add_first(steps[0])
+        with raises(InvalidArgumentError, text):
+            adder.add(np.int32(3), steps[1])
+        assert store.info()["priority_table"].size == 0
+
+
+def test_integers_of_the_padding_must_be_in_range():
+    with Store([queue()]) as store, EpisodeAdder(store, 4, padding_fn=lambda shape, _: np.full(shape, 300)) as adder:
+        steps = [step._replace(observation=np.uint8(step.observation)) for step in timesteps([1])]
+        adder.add_first(steps[0])
+        with raises(InvalidArgumentError, "`padding_fn` returned 300, which uint8 cannot hold"):
+            adder.add(np.int32(3), steps[1])
+
+
 def test_text_of_the_final_row_is_empty():
     with Store([queue()]) as store:
         with SequenceAdder(store, 2, 2) as adder:

@@ -481,6 +481,24 @@ def test_integers_of_another_kind_are_stored_if_they_are_in_range():
         buffer.add({"x": np.int64(-1)})
 
 
+def test_finite_numbers_that_a_narrower_float_cannot_hold_are_rejected():
+    text = "column `x` {} {}, which {} cannot hold; its largest value is {}"
+    for dtype, value, largest in ((np.float32, 1e39, "3.4028235e+38"), (np.float16, 70000.0, "65504")):
+        buffer = ReplayBuffer(8, signature={"x": ArraySpec((), dtype)}, seed=0)
+        name = np.dtype(dtype).name
+        with raises(SignatureError, text.format("is", value, name, largest)):
+            buffer.add({"x": value})
+        for array in (np.float64(-value), np.array(-value)):
+            with raises(SignatureError, text.format("has", -value, name, largest)):
+                buffer.add({"x": array})
+        with raises(SignatureError, text.format("has", value, name, largest)):
+            buffer.add_episode({"x": np.array([0.1, np.inf, value])})
+        buffer.add_episode({"x": np.array([0.1, -np.inf, np.nan])})
+        buffer.add({"x": np.int64(2**11 + 1)})
+        [stored] = [batch.data["x"].tolist() for batch in buffer.scan(batch_size=8)]
+        np.testing.assert_array_equal(stored, np.array([0.1, -np.inf, np.nan, 2**11 + 1]).astype(dtype))
+
+
 def test_without_replacement_is_rejected_with_priorities_before_there_are_items():
     buffer = ReplayBuffer(4, sampler=selectors.Prioritized(), seed=0)
     with raises(InvalidArgumentError, "`replacement` must be True with a Prioritized sampler; got False"):

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from helpers.support import case, raises
 
-from engram import Pattern, Store, Table
+from engram import ArraySpec, Pattern, Store, Table
+from engram.buffers import ReplayBuffer
 from engram.errors import SignatureError
 
+FLOAT32_MAX = "3.4028235e+38"
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
 
 
@@ -194,6 +196,18 @@ def test_values_a_column_cannot_hold_are_rejected(store):
         (np.float32(0), 10**400, f"column `x` is {10**400}, which float32 cannot hold"),
         (np.float64(0), 10**400, f"column `x` is {10**400}, which float64 cannot hold"),
         (np.float16(0), 10**400, f"column `x` is {10**400}, which float16 cannot hold"),
+        (np.float32(0), 1e39, f"column `x` is 1e+39, which float32 cannot hold; its largest value is {FLOAT32_MAX}"),
+        (
+            np.float32(0),
+            -(10**40),
+            f"column `x` is -1e+40, which float32 cannot hold; its largest value is {FLOAT32_MAX}",
+        ),
+        (np.float16(0), 65520, "column `x` is 65520.0, which float16 cannot hold; its largest value is 65504"),
+        (
+            np.complex64(0),
+            1e39j,
+            f"column `x` is 1e+39j, which complex64 cannot hold; its largest value is {FLOAT32_MAX}",
+        ),
         (np.int8(0), 1.0, "column `x` must keep its dtype; got float64[] after int8[]"),
         (np.int8(0), True, "column `x` must keep its dtype; got bool[] after int8[]"),
         (np.bool_(0), 1, "column `x` must keep its dtype; got int64[] after bool[]"),
@@ -260,3 +274,96 @@ def test_scalars_of_small_floats_are_stored_unchanged():
                 writer.append({"x": value})
         [items] = store.scan("t", batch_size=10)
         np.testing.assert_array_equal(items.data["x"][:, 0], values)
+
+
+def test_numbers_a_small_float_cannot_hold_are_rejected():
+    pytest.importorskip("ml_dtypes")
+    for name, value, fits, largest in (
+        ("bfloat16", 3.4e38, 3.39e38, "3.3895314e+38"),
+        ("float8_e4m3fn", 500.0, 464.0, "448"),
+        ("float8_e5m2", -61440.0, -61000.0, "57344"),
+    ):
+        store = Store([Table("t", signature={"x": ArraySpec((), name)})])
+        buffer = ReplayBuffer(10, signature={"x": ArraySpec((), name)})
+        store.insert({"x": fits}, {"t": 1.0})
+        buffer.add({"x": fits})
+        text = f"column `x` is {value}, which {name} cannot hold; its largest value is {largest}"
+        with raises(SignatureError, text):
+            store.insert({"x": value}, {"t": 1.0})
+        with raises(SignatureError, text):
+            buffer.add({"x": value})
+        store.insert({"x": float("nan")}, {"t": 1.0})
+        buffer.add({"x": float("nan")})
+        assert np.isfinite(next(iter(store.scan("t"))).data["x"][0])
+
+
+class Converts:
+    """Like an array of another library: NumPy converts it, or raises the error."""
+
+    def __init__(self, array, **attributes):
+        self._array = array
+        self.__dict__.update(attributes)
+
+    def __array__(self, dtype=None, copy=None):
+        if isinstance(self._array, Exception):
+            raise self._array
+        return self._array
+
+
+def by_buffer(_, value):
+    buffer = ReplayBuffer(10)
+    buffer.add({"x": value})
+    return next(iter(buffer.scan())).data["x"][0]
+
+
+def by_bulk(store, value):
+    store.insert_batch("t", {"x": value})
+    return store.sample("t", 2, timeout=0).data["x"]
+
+
+VALUES = np.array([1, 2])
+MASKED = (
+    "a masked array, and its masked elements would be stored as if they were valid; pass `array.filled(value)`, or its "
+    "data and its mask as two columns"
+)
+TABLE = (
+    "a Converts, whose columns have dtypes of their own; pass a dict of its columns, such as {name: "
+    "data[name].to_numpy() for name in data.columns}"
+)
+NULLS = "with missing values, which an array cannot have; fill them in, or pass the values and a mask as two columns"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (
+            Converts(np.ma.masked_equal(VALUES, 2)),
+            MASKED,
+        ),
+        (
+            Converts(VALUES[:, None], columns=["a"]),
+            TABLE,
+        ),
+        (Converts(VALUES, null_count=1), f"a Converts {NULLS}"),
+        (Converts(VALUES, null_count=lambda: 1), f"a Converts {NULLS}"),
+        (Converts(VALUES, dtype=Converts(0, na_value=None), isna=lambda: VALUES == 2), f"a Converts {NULLS}"),
+    ],
+    ids=["mask", "table", "pyarrow", "polars", "pandas"],
+)
+@pytest.mark.parametrize("way", [by_insert, by_bulk, by_writer, by_patterns, by_buffer])
+def test_values_that_an_array_would_not_have_are_refused(store, way, value, text):
+    with raises(SignatureError, f"column `x` is {text}"):
+        way(store, value)
+    if way is by_bulk:
+        with raises(SignatureError, f"the data is {text}"):
+            store.insert_batch("t", value)
+
+
+@pytest.mark.parametrize("way", [by_insert, by_bulk, by_writer, by_patterns, by_buffer])
+def test_objects_that_numpy_converts_are_stored(store, way):
+    no_nulls = {"dtype": Converts(0, na_value=None), "isna": lambda: VALUES == 4}
+    for value in (Converts(VALUES), Converts(VALUES, null_count=0), Converts(VALUES, **no_nulls)):
+        assert way(store, value).ravel().tolist() == [1, 2]
+    text = "column `x` has type Converts and does not convert to a NumPy array: it needs a gradient"
+    with raises(SignatureError, text):
+        way(store, Converts(RuntimeError("it needs a gradient")))

@@ -377,25 +377,61 @@ fn store_number(
                 reason = "a float32 column rounds values"
             )]
             let rounded = value.extract::<f64>().map_err(rejected)? as f32;
+            if rounded.is_infinite() {
+                return cast_number(value, dtype, out, path);
+            }
             out.copy_from_slice(&rounded.to_le_bytes());
         }
         DType::Float64 => store!(f64),
         _ => {
-            // NumPy converts small floats and complex numbers, which are rare.
-            let array = py
-                .import("numpy")?
-                .call_method1("asarray", (value, dtypes::to_numpy(py, dtype)?))
-                .map_err(rejected)?;
-            bytes_of(array.cast::<PyUntypedArray>()?).copy_to(out);
+            // Small floats and complex numbers, which are rare.
+            if !value.is_instance_of::<PyComplex>() {
+                value.extract::<f64>().map_err(rejected)?;
+            }
+            cast_number(value, dtype, out, path)?;
         }
     }
     Ok(())
 }
 
-fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, PyUntypedArray>> {
-    static ASARRAY: Lazy<Py<PyAny>> = Lazy::new();
+/// Stores a number that a complex number or float64 can hold. NumPy converts it.
+///
+/// # Errors
+/// `SignatureError` if it is finite, and the column's dtype cannot hold it.
+#[cold]
+fn cast_number(value: &Bound<'_, PyAny>, dtype: DType, out: &mut [u8], path: &str) -> PyResult<()> {
+    static CAST: Lazy<Py<PyAny>> = Lazy::new();
     let py = value.py();
-    let asarray = ASARRAY.import(py, "numpy", "asarray")?;
+    let number = if value.is_instance_of::<PyComplex>() {
+        value.clone()
+    } else {
+        PyFloat::new(py, value.extract()?).into_any()
+    };
+    let number = py.import("numpy")?.call_method1("asarray", (number,))?;
+    let column = format!("{} is", describe_column(path));
+    let cast = CAST.import(py, "engram._casts", "cast")?;
+    let array = cast.call1((number, dtypes::to_numpy(py, dtype)?, column))?;
+    bytes_of(array.cast::<PyUntypedArray>()?).copy_to(out);
+    Ok(())
+}
+
+/// Converts a value of a column to an array, as NumPy does.
+///
+/// # Errors
+/// `SignatureError` if NumPy does not convert it, or if the array would hide that values are missing, or that columns
+/// have dtypes of their own.
+#[pyfunction]
+pub(crate) fn as_array<'py>(
+    value: &Bound<'py, PyAny>,
+    path: &str,
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    static ASARRAY: Lazy<Py<PyAny>> = Lazy::new();
+    static CHECK: Lazy<Py<PyAny>> = Lazy::new();
+    if let Ok(array) = value.cast_exact::<PyUntypedArray>() {
+        return Ok(array.clone());
+    }
+    let py = value.py();
+    let asarray = ASARRAY.import(py, "numpy", "asanyarray")?;
     let not_an_array = || {
         let text = errors::class_name(value).map(|name| {
             format!(
@@ -416,7 +452,17 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
         };
         errors::replace_ordinary_error(py, error, with_cause)
     })?;
-    array.cast_into().map_err(|_| not_an_array())
+    let array = array
+        .cast_into::<PyUntypedArray>()
+        .map_err(|_| not_an_array())?;
+    if array.cast_exact::<PyUntypedArray>().is_err() {
+        check_not_masked(&array, path)?;
+    }
+    if array.ndim() > 0 && !value.is(&array) {
+        let check = CHECK.import(py, "engram._checks", "column_not_table")?;
+        check.call1((describe_column(path), value))?;
+    }
+    Ok(array)
 }
 
 /// Encodes an array of strings. `dtype` is that of its NumPy dtype; for an array of objects, the elements decide.

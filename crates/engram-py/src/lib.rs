@@ -108,6 +108,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module
     )?)?;
     module.add_function(wrap_pyfunction!(saved_buffer::mapped_signature, module)?)?;
+    module.add_function(wrap_pyfunction!(leaf::as_array, module)?)?;
     module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;
     module.add_function(wrap_pyfunction!(structure::names, module)?)?;
     module.add_function(wrap_pyfunction!(structure::unflatten, module)?)?;

@@ -1,12 +1,13 @@
 """An adder of whole episodes."""
 
 from collections.abc import Callable, Mapping
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import Nest, _checks
+from engram._casts import cast, is_same_kind
 from engram.adders.base import Adder
 from engram.adders.item_writers import Priority, TrajectoryItemWriter, same_schedules
 from engram.adders.step import Step, is_text, map_leaves, zeros_like
@@ -99,4 +100,21 @@ class EpisodeAdder(Adder):
             return zeros_like(array)
         padding = self._padding_fn(array.shape, array.dtype)
         _checks.not_masked("`padding_fn(...)`", padding)
-        return np.asarray(padding, dtype=array.dtype)
+        return _padding_of(np.asarray(padding), array.dtype)
+
+
+def _padding_of(given: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Returns what `padding_fn` returned in the dtype of its leaf; values of another kind must be equal in it."""
+    what = "`padding_fn` returned"
+    if is_same_kind(given.dtype, dtype):
+        return cast(given, dtype, what, InvalidArgumentError)
+    padding, different = given, given.ravel()
+    if given.dtype.kind in "biuf":
+        with np.errstate(invalid="ignore"):
+            padding = given.astype(dtype)
+        different = given[padding != given]
+    if different.size:
+        raise InvalidArgumentError(
+            f"{what} {different[0]}, which {dtype} cannot hold; it must return values of the dtype that it is given"
+        )
+    return padding

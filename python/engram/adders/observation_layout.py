@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engram import _checks
-from engram.adders.step import check_not_masked, copy_leaf, flatten, is_text
+from engram.adders.step import check_not_masked, copy_leaf, flatten, is_plain, is_text
 from engram.nests import Nest
 
 __all__ = ["ObservationLayout", "copy_with_layout"]
@@ -77,7 +76,7 @@ def copy_with_layout(observation: Nest) -> tuple[Any, ObservationLayout]:
         SignatureError: The observation has a masked array.
     """
     leaves, structure = flatten(observation)
-    if any(map(_checks.is_masked, leaves)):
+    if not all(map(is_plain, leaves)):
         check_not_masked("observation", observation)
     copies = [copy_leaf(leaf) for leaf in leaves]
     dtypes = [None if copy is None else _dtype(copy) for copy in copies]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import optree
 
-from engram import _checks, _engram
+from engram import _engram
 from engram.nests import Nest
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "copy_leaf",
     "final_row",
     "flatten",
+    "is_plain",
     "is_text",
     "map_leaves",
     "zeros_like",
@@ -105,15 +106,21 @@ def flatten(nest: Nest) -> tuple[list[Any], Any]:
 
 
 def check_not_masked(name: str, nest: Nest) -> None:
-    """Rejects masked arrays before their values are copied without the mask. `name` is that of the field of a row."""
+    """Rejects masked arrays, tables and missing values before they are copied. `name` is that of the field of a row."""
     leaves, names, _ = _engram.flatten({name: nest})
     for leaf, column in zip(leaves, names, strict=True):
-        _checks.column_not_masked(column, leaf)
+        if not is_plain(leaf):
+            _engram.as_array(leaf, column)
 
 
 def zeros_like(nest: Nest) -> Nest:
     """Returns zeros of the same dtypes and shapes; text becomes empty text, and None stays None."""
     return map_leaves(_zero, nest)
+
+
+def is_plain(leaf: object) -> bool:
+    """True for a number, text or an array without a subclass: its copy has all that it has."""
+    return type(leaf) is np.ndarray or isinstance(leaf, _IMMUTABLE)
 
 
 # Includes `bytes`: an array of them would lose trailing zeros.

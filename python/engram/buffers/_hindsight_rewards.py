@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import Nest, _checks, _engram
-from engram.buffers._steps import is_same_kind, unrepresentable
+from engram._casts import cast, is_same_kind
 from engram.errors import InvalidArgumentError
 
 __all__ = ["GoalFunction", "HindsightRewards", "Path", "path_of"]
@@ -38,9 +38,8 @@ class HindsightRewards(NamedTuple):
             raise InvalidArgumentError(
                 f"HER: `reward` must return {target.dtype} or values of the same kind; it returned {rewards.dtype}"
             )
-        if (extreme := unrepresentable(rewards, target.dtype)) is not None:
-            raise InvalidArgumentError(f"HER: `reward` returned {extreme}, which {target.dtype} cannot hold")
-        np.copyto(target, rewards, casting="unsafe", where=relabeled)
+        rewards = cast(rewards, target.dtype, "HER: `reward` returned", InvalidArgumentError)
+        np.copyto(target, rewards, where=relabeled)
         if self.terminated is None:
             return
         terminated = self._terminated(self.terminated, achieved, goal, relabeled.shape)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import Nest, _checks, _engram
+from engram._casts import cast, is_same_kind
 from engram._nest_checks import check_env_lists, check_number_lists, check_one_nest
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
@@ -17,9 +18,7 @@ __all__ = [
     "convert",
     "derive_signature",
     "env_id_array",
-    "is_same_kind",
     "spec_text",
-    "unrepresentable",
 ]
 
 
@@ -62,25 +61,8 @@ def convert(value: object, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
                 f"{_column(name)} must be {dtype}, or of the same kind; got {array.dtype}; convert it, or declare "
                 "the dtype in `signature`"
             )
-        if (extreme := unrepresentable(array, dtype)) is not None:
-            raise SignatureError(f"{_column(name)} has {extreme}, which {dtype} cannot hold")
+        return cast(array, dtype, f"{_column(name)} has")
     return np.require(array, dtype, ["C", "A"])
-
-
-def is_same_kind(given: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
-    """True if values of a dtype are converted to another one."""
-    are_integers = given.kind in "iu" and dtype.kind in "iu"
-    return are_integers or np.can_cast(given, dtype, "same_kind")
-
-
-def unrepresentable(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> Any | None:  # noqa: ANN401, a scalar
-    """Returns an integer of the array that is outside the range of an integer dtype of the same kind; None without."""
-    if dtype.kind in "iu" and array.size:
-        limits = np.iinfo(dtype)
-        for extreme in (array.min(), array.max()):
-            if not limits.min <= int(extreme) <= limits.max:
-                return extreme
-    return None
 
 
 def spec_text(spec: ArraySpec) -> str:
@@ -116,9 +98,8 @@ def _column(name: str) -> str:
 
 
 def as_array(value: object, name: str) -> npt.NDArray[Any]:
-    """Returns a value of a step as an array of numbers. Rejects text, objects and masked arrays."""
-    _checks.column_not_masked(name, value)
-    array = np.asarray(value)
+    """Returns a value of a step as an array of numbers. Rejects text, objects and what hides missing values."""
+    array = np.asarray(_engram.as_array(value, name))
     if array.dtype.kind in "OSUT":
         if array.dtype.kind != "O":
             kind = "text"

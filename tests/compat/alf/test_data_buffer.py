@@ -104,6 +104,34 @@ def test_a_rejected_batch_changes_nothing():
     assert buffer.current_pos == 0
 
 
+def test_values_that_a_tensor_would_change_are_refused():
+    alf = alf_buffers.alf
+    buffer = alf.DataBuffer({"x": alf.TensorSpec(())}, 3)
+    masked = np.ma.masked_equal([1.0, 99.0], 99)
+    for batch in (masked, list(masked), Converts(masked)):
+        with raises(
+            InvalidArgumentError,
+            "`x` of `batch` must not be a masked array, because its masked elements would be stored as if they were "
+            "valid; pass `array.filled(value)`",
+        ):
+            buffer.add_batch({"x": batch})
+    text = "`x` of `batch` has -1e+39, which torch.float32 cannot hold; its largest value is 3.4028235e+38"
+    with raises(InvalidArgumentError, text):
+        buffer.add_batch({"x": np.array([1.0, -1e39])})
+    buffer.add_batch({"x": np.array([0.5, np.inf])})
+    assert buffer.get_all()["x"].tolist() == [0.5, np.inf]
+
+
+class Converts:
+    """An object that NumPy converts to an array."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self._array
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8, 9])
 def test_the_state_can_be_loaded(count):
     buffer, loaded = number_buffer(4), number_buffer(4)

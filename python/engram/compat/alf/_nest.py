@@ -7,7 +7,7 @@ import numpy as np
 import optree
 import torch
 
-from engram._checks import short_repr
+from engram._checks import has_mask, is_masked, short_repr
 from engram.errors import InvalidArgumentError
 from engram.nests import Nest
 
@@ -52,7 +52,7 @@ class DataSpec:
             raise InvalidArgumentError(text) from None
         leaves = []
         for name, value, shape, dtype in zip(self.names, given, self.shapes, self.dtypes, strict=True):
-            leaf = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))
+            leaf = value.detach() if isinstance(value, torch.Tensor) else _tensor(_leaf("batch", name), value)
             sizes = zip(leaf.shape[1:], shape, strict=False)
             if leaf.dim() != 1 + len(shape) or any(got not in {1, wanted} for got, wanted in sizes):
                 expected = ", ".join(["batch size", *map(str, shape)])
@@ -119,13 +119,31 @@ def _leaf(what: str, name: str) -> str:
     return f"`{name}` of `{what}`" if name else f"`{what}`"
 
 
+def _tensor(what: str, value: object) -> torch.Tensor:
+    """Returns a copy of what NumPy converts to an array."""
+    if has_mask(value) or is_masked(array := np.asanyarray(value)):
+        raise InvalidArgumentError(
+            f"{what} must not be a masked array, because its masked elements would be stored as if they were valid; "
+            "pass `array.filled(value)`"
+        )
+    return torch.from_numpy(np.array(array))
+
+
 def _check_dtype(what: str, leaf: torch.Tensor, dtype: torch.dtype) -> None:
     """Checks that a dtype can represent values: casting is of the same kind, and integers are in range."""
     if leaf.dtype == dtype:
         return
     if not torch.can_cast(leaf.dtype, dtype):
         raise InvalidArgumentError(f"{what} must be convertible to {dtype}; got {leaf.dtype}")
-    if dtype.is_floating_point or dtype.is_complex or torch.bool in (dtype, leaf.dtype):
+    if torch.bool in {dtype, leaf.dtype}:
+        return
+    if dtype.is_floating_point or dtype.is_complex:
+        stored = leaf.to(dtype) if dtype.is_complex else leaf.to(dtype).double()
+        lost = leaf[leaf.isfinite() & ~stored.isfinite()]
+        if len(lost):
+            largest = f"{torch.finfo(dtype).max:.8g}"
+            text = f"{what} has {lost[0].item()}, which {dtype} cannot hold; its largest value is {largest}"
+            raise InvalidArgumentError(text)
         return
     limits, values = torch.iinfo(dtype), leaf.cpu().numpy()  # PyTorch lacks `min` for some dtypes
     if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
