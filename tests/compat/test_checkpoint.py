@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.compat_tables import serving, steps, table
 from helpers.support import raises
@@ -116,6 +117,22 @@ def test_a_server_that_cannot_start_leaves_no_files(tmp_path):
         assert sorted(tmp_path.rglob("*")) == before
         with serving(table("a"), checkpointer=checkpointer(path, "right")) as (_, client):
             assert client.server_info()["a"].current_size == 2
+
+
+def test_a_server_that_cannot_start_leaves_the_items_of_a_store_without_checkpoints(tmp_path):
+    """Nor does a fallback replace them."""
+    write_checkpoint(tmp_path / "fallback", table("a"), table("b"))
+    with engram.Store.open(tmp_path / "store", [engram.Table("a", max_size=5)]) as store:
+        for n in range(200):
+            store.insert({"x": np.full(500, n)}, {"a": 1.0})
+    for fallback in (None, tmp_path / "fallback"):
+        checkpointer = DefaultCheckpointer(tmp_path / "store", fallback_checkpoint_path=fallback)
+        with serving(table("a")) as (other, _), pytest.raises(ValueError, match="is already in use"):
+            reverb.Server([table("a"), table("b")], other.port, checkpointer=checkpointer, host="localhost")
+        with engram.Store.open(tmp_path / "store") as store:
+            assert (store.info()["a"].size, store.notes) == (5, ())
+    with serving(table("a"), table("b"), checkpointer=checkpointer) as (_, client):
+        assert [each.current_size for each in client.server_info().values()] == [5, 0]
 
 
 def test_a_server_that_cannot_start_leaves_the_files_of_another(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ class ServerStore:
     def __init__(self, paths: CheckpointPaths, tables: Sequence[Table]) -> None:
         """Opens the store and loads the newest checkpoint, if there is one.
 
-        After an error, a directory without checkpoints is left unchanged.
+        After an error, a directory without a store is left unchanged.
         """
         path = tempfile.mkdtemp(prefix="reverb-") if paths.path is None else paths.path
         self.directory = os.path.abspath(path)  # noqa: PTH100, sent to clients as text
@@ -45,7 +45,7 @@ class ServerStore:
         """Opens the store with its newest checkpoint.
 
         If its directory has no checkpoint of Engram, the newest one that Reverb wrote there is imported first; if there
-        is none either, the newest in `fallback`.
+        is none either, the newest in `fallback`. Tables that a store has logged there stay as they are.
         """
         if not _has_engram_checkpoint(self.directory):
             if _has_reverb_checkpoint(self.directory):
@@ -81,6 +81,8 @@ class ServerStore:
             return
         store = self._open(())
         try:
+            if store.tables:  # a checkpoint would remove the logs of their items
+                return
             if is_engram:
                 store.restore(source)
             else:
@@ -105,7 +107,7 @@ class ServerStore:
             self._remove_temporary()
 
     def abandon(self) -> None:
-        """Closes the store of a server that could not start. A directory without checkpoints is left unchanged."""
+        """Closes the store of a server that could not start. A directory without a store is left unchanged."""
         try:
             self.store.close()
         finally:
@@ -128,13 +130,13 @@ class _DirectoryListing:
     def __init__(self, directory: str) -> None:
         path = Path(directory)
         self._path = path
-        self._had_checkpoint = _has_engram_checkpoint(directory)
+        self._had_store = _has_engram_checkpoint(directory) or any(path.glob("log-*[0-9]"))
         self._missing_directories = [each for each in (path, *path.parents) if not each.exists()]
         self._names = {each.name for each in path.iterdir()} if path.is_dir() else set()
 
     def restore(self) -> None:
-        """Removes the files that a store has written since, unless the directory had a checkpoint before."""
-        if self._had_checkpoint:
+        """Removes the files that a store has written since, unless the directory had a checkpoint or a log before."""
+        if self._had_store:
             return
         try:
             _engram.check_unused(self._path / "LOCK")

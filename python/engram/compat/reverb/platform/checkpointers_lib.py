@@ -16,9 +16,9 @@ class CheckpointPaths:
     Attributes:
         path: Directory for checkpoints. A starting server loads the newest one in it. None means a new temporary
             directory.
-        fallback: Loaded if `path` has no checkpoint: the newest checkpoint in this directory. The path of one Reverb
-            checkpoint means that checkpoint; the path of one Engram checkpoint file means the newest in its directory.
-            Default: none.
+        fallback: Loaded if `path` has no checkpoint, and no tables that a store has logged: the newest checkpoint in
+            this directory. The path of one Reverb checkpoint means that checkpoint; the path of one Engram checkpoint
+            file means the newest in its directory. Default: none.
     """
 
     path: str | None
@@ -55,9 +55,9 @@ class DefaultCheckpointer(CheckpointerBase):
             path: The directory, which is created if it does not exist. If it has no checkpoint of Engram but has one of
                 Reverb, the server loads Reverb's checkpoint and leaves it unchanged.
             group: Group of users that would own the files; only "" is supported. Default: "".
-            fallback_checkpoint_path: Loaded if `path` has no checkpoint: the newest checkpoint in this directory. The
-                path of one Reverb checkpoint means that checkpoint; the path of one Engram checkpoint file means the
-                newest in its directory. Default: none; the server starts empty.
+            fallback_checkpoint_path: Loaded if `path` has no checkpoint, and no tables that a store has logged: the
+                newest checkpoint in this directory. The path of one Reverb checkpoint means that checkpoint; the path
+                of one Engram checkpoint file means the newest in its directory. Default: none; the server starts empty.
 
         Raises:
             TypeError: A path is neither text nor an `os.PathLike`.
