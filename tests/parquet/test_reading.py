@@ -490,6 +490,15 @@ def test_a_description_of_other_columns(described):
         ):
             read_parquet(store, "t", described)
         assert read_parquet(store, "t", described, columns=["x"]) == 1
+        pq.write_table(table.append_column("bonus", pa.array([1.0])), described)
+        with raises(
+            SignatureError,
+            f"{described} must have no other columns than the columns `x`, `y`, according to its metadata `engram`; "
+            "got also the columns `bonus`; another program has changed the file: select the columns to read with "
+            "`columns`",
+        ):
+            read_parquet(store, "t", described)
+        assert read_parquet(store, "t", described, columns=["x", "bonus"]) == 1
         pq.write_table(table, described)
         for change, expected, got in [
             ({"dtype": "float32"}, "fixed_size_list<element: float not null>[2]", "double"),

@@ -173,6 +173,14 @@ class ItemFile:
                     f"{self._name} must have the column `{name}`, according to its metadata `engram`; got {got}; "
                     "another program has changed the file: select other columns with `columns`"
                 )
+        if columns is None:
+            others = [name for name in leaves if name not in INFO and name not in selected]
+            if others:
+                raise SignatureError(
+                    f"{self._name} must have no other columns than {columns_text(list(selected))}, according to its "
+                    f"metadata `engram`; got also {columns_text(others)}; another program has changed the file: select "
+                    "the columns to read with `columns`"
+                )
         if self.num_rows and not selected:
             raise SignatureError(f"{self._name} must have a column of the items; got {columns_text(sorted(leaves))}")
         return selected
