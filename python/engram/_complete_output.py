@@ -35,6 +35,7 @@ def complete_output(target: Path, *, is_directory: bool, folder: Path | None = N
     """
     final = check_output(target, is_directory=is_directory)
     temporary = (folder or final.parent) / f".{final.name}.{secrets.token_hex(4)}.tmp"
+    process = os.getpid()
     try:
         try:
             mode = stat.S_IMODE(final.stat().st_mode) if final.exists() else None
@@ -47,11 +48,12 @@ def complete_output(target: Path, *, is_directory: bool, folder: Path | None = N
                 temporary.chmod(mode)
             _give_name(temporary, final)
         finally:
-            # It no longer exists if it has become `final`.
-            if is_directory:
-                shutil.rmtree(temporary, ignore_errors=True)
-            else:
-                temporary.unlink(missing_ok=True)
+            # It no longer exists if it has become `final`. In a forked child, it is that of the parent.
+            if os.getpid() == process:
+                if is_directory:
+                    shutil.rmtree(temporary, ignore_errors=True)
+                else:
+                    temporary.unlink(missing_ok=True)
     except OSError as error:
         if isinstance(error, EngramError):
             raise

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import typer
+from helpers.forks import PROGRAM, needs_fork
 from helpers.support import case, run_python
 
 import engram
@@ -163,6 +164,60 @@ def test_the_log_of_a_run(tmp_path):
                 write(path)
     with ProgressLog(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_the_log_of_a_run_whose_name_is_a_link(tmp_path, link):
+    """Such as one to a file of a store that is open: that stays as it is."""
+    file, log = tmp_path / "file", tmp_path / "progress.jsonl"
+    for exists in (True, False)[: 1 + (link is os.symlink)]:
+        if exists:
+            file.write_text("of others")
+        link(file, log)
+        with ProgressLog(tmp_path):
+            pass
+        assert log.read_text() == ""
+        log.unlink()
+        if exists:
+            assert file.read_text() == "of others"
+            file.unlink()
+        assert list(tmp_path.iterdir()) == []
+
+
+@needs_fork
+def test_a_forked_child_neither_ends_nor_keeps_what_its_parent_writes(tmp_path):
+    code = f"""
+{PROGRAM}
+from pathlib import Path
+from engram._complete_output import complete_output
+from engram.cli.progress_log import ProgressLog
+
+path = Path({str(tmp_path)!r})
+with ProgressLog(path) as log:
+    in_child(lambda: log.__exit__())
+    try:
+        ProgressLog(path)
+        sys.exit("unlocked by a child")
+    except engram.errors.StorageError:
+        pass
+    read, write = os.pipe()
+    child = fork(lambda: (os.close(write), os.read(read, 1)))
+with ProgressLog(path):  # the child still has the file open
+    pass
+for is_directory in (False, True):
+    with complete_output(path / "output", is_directory=is_directory) as temporary:
+        temporary.touch()
+        in_child(lambda: None)
+    (path / "output").rename(path / f"is_directory={{is_directory}}")
+os.close(write)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    run_python(code)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "is_directory=False",
+        "is_directory=True",
+        "progress.jsonl",
+    ]
 
 
 def test_a_log_that_is_locked_at_the_last_moment_stays_as_it_is(tmp_path, monkeypatch):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from engram import _engram
-from engram._file_lock import try_lock
+from engram._file_lock import try_lock, unlock
 from engram.errors import StorageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class ProgressLog:
     """Writes `progress.jsonl`: one JSON object per second with the steps, mean return, mean loss and rates of a run."""
 
     def __init__(self, directory: Path) -> None:
-        """Creates the file in `directory`; replaces that of an earlier run.
+        """Creates the file in `directory`; removes that of an earlier run, or a link of this name.
 
         Raises:
             StorageError: A run that has not ended writes to it.
@@ -34,18 +35,11 @@ class ProgressLog:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / "progress.jsonl"
         _engram.check_unused(path)
-        with ExitStack() as stack:
-            self._file = stack.enter_context(path.open("a", encoding="utf-8"))
-            try:
-                locked = try_lock(self._file)
-            except OSError:
-                locked = True  # some file systems have no locks
-            if not locked:
-                raise StorageError(
-                    f"{path} is in use: another run writes to it; wait until that ends, or give another directory"
-                )
-            self._file.truncate(0)
-            stack.pop_all()
+        if path.is_symlink():
+            path.unlink()
+        with _open_locked(path):
+            path.unlink()  # not truncated: it may have another name, of a file of others
+        self._file, self._process = _open_locked(path), os.getpid()
         self._last = (-math.inf, 0)
         self._pending: Progress | None = None
 
@@ -76,9 +70,28 @@ class ProgressLog:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if os.getpid() != self._process:
+            return  # a forked child: its parent writes the log
         if self._pending is not None and self._pending.seconds > self._last[0]:
             self._write(self._pending)
+        unlock(self._file)
         self._file.close()
+
+
+def _open_locked(path: Path) -> IO[str]:
+    """Opens and locks a file, which is created if there is none."""
+    with ExitStack() as stack:
+        file = stack.enter_context(path.open("a", encoding="utf-8"))
+        try:
+            locked = try_lock(file)
+        except OSError:
+            locked = True  # some file systems have no locks
+        if not locked:
+            raise StorageError(
+                f"{path} is in use: another run writes to it; wait until that ends, or give another directory"
+            )
+        stack.pop_all()
+    return file
 
 
 def _finite(value: float) -> float | None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import resource
 import shutil
 import struct
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.forks import PROGRAM, needs_fork
+from helpers.support import run_python
 
 from engram import Store, Table
 from engram.agents.ftw.learner import Metrics
@@ -155,6 +158,32 @@ def test_one_process_trains_in_a_directory(tmp_path):
         pass
 
 
+@needs_fork
+def test_a_forked_child_neither_ends_nor_keeps_a_run(tmp_path):
+    code = f"""
+{PROGRAM}
+from pathlib import Path
+from engram.agents.ftw.run_directory import RunDirectory
+
+def locked():
+    try:
+        RunDirectory(Path({str(tmp_path)!r}), resume=False).__enter__()
+    except engram.errors.StorageError:
+        return True
+
+with RunDirectory(Path({str(tmp_path)!r}), resume=False) as folder:
+    folder.replay.mkdir()
+    in_child(folder.__exit__)
+    assert folder.replay.exists() and locked()
+    read, write = os.pipe()
+    child = fork(lambda: (os.close(write), os.read(read, 1)))
+assert not folder.replay.exists() and not locked()  # the child still has the file open
+os.close(write)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    run_python(code)
+
+
 def test_a_check_for_files_in_use_does_not_stop_a_run(tmp_path, monkeypatch):
     """It locks `engram.lock` for a moment."""
 
@@ -271,6 +300,27 @@ def test_a_run_without_evaluations_has_no_last_one(tmp_path):
     with RunLogs(tmp_path, 1) as logs:
         logs.start()
         assert logs.last_evaluation() == (0, 0)
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_logs_whose_names_are_links(tmp_path, link):
+    """Such as those to a file of a store that is open: that stays as it is."""
+    mine = tmp_path / "mine"
+    mine.write_text("of others")
+    with RunDirectory(tmp_path / "run", resume=False) as folder:
+        for resume in (False, True):
+            for name in ("train.csv", "evaluation.csv"):
+                (tmp_path / "run" / name).unlink(missing_ok=True)
+                link(mine, tmp_path / "run" / name)
+            with RunLogs(folder.path, 1) as logs:
+                if resume:
+                    logs.resume(folder.newest(), {}, 1.0)
+                else:
+                    logs.start()
+                    checkpoint = Checkpoint({"x": np.arange(3)}, {"frames": 1, "learner_steps": 1}, {})
+                    folder.save(checkpoint, Tables(), logs.files, keep=1)
+                assert logs.last_evaluation() == (0, 0)
+            assert mine.read_text() == "of others"
 
 
 @pytest.mark.parametrize("name", ["train.csv", "evaluation.csv", "curves.png", "result.json", "tensorboard/events"])

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self
 from engram import _engram
 from engram._complete_output import fsync
 from engram._extras import importing_extra
-from engram._file_lock import try_lock
+from engram._file_lock import try_lock, unlock
 from engram.agents.ftw.replay import Replay
 from engram.agents.ftw.run_logs import EVALUATION, TENSORBOARD, TRAIN
 from engram.errors import InvalidArgumentError, StorageError
@@ -72,7 +72,7 @@ class RunDirectory:
         self.path, self._checkpoints = path, path / _CHECKPOINTS
         self.replay = self._checkpoints / f"{_UNFINISHED}tables"
         self._resume = resume
-        self._exit = ExitStack()
+        self._exit, self._process = ExitStack(), os.getpid()
 
     def __enter__(self) -> Self:
         """Locks the directory, and removes what a killed process left.
@@ -89,6 +89,7 @@ class RunDirectory:
             lock = stack.enter_context((self.path / _LOCK).open("a", encoding="utf-8"))
             if not try_lock(lock):
                 raise StorageError(f"a run trains in {self.path}; wait until it ends, or choose another directory")
+            stack.callback(unlock, lock)
             self._check()  # again: until now, another process may have trained
             leftovers = list(self._checkpoints.glob(f"{_UNFINISHED}*"))
             for each in (*leftovers, *(self.path / name for name in _WRITTEN if name != _CHECKPOINTS)):
@@ -96,10 +97,13 @@ class RunDirectory:
             for leftover in leftovers:
                 shutil.rmtree(leftover)
             self._checkpoints.mkdir(exist_ok=True)
-            self._exit = stack.pop_all()
+            self._exit, self._process = stack.pop_all(), os.getpid()
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Unlocks the directory, and removes the tables. In a forked child, it does nothing: they are its parent's."""
+        if os.getpid() != self._process:
+            return
         shutil.rmtree(self.replay, ignore_errors=True)
         self._exit.close()
 

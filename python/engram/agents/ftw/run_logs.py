@@ -51,7 +51,7 @@ class RunLogs:
     def start(self) -> None:
         """Begins new logs."""
         for name, columns in _COLUMNS.items():
-            with (self._directory / name).open("w", encoding="utf-8", newline="") as file:
+            with self._new(name).open("x", encoding="utf-8", newline="") as file:
                 csv.writer(file).writerow(columns)
         self._start_events()
 
@@ -64,7 +64,7 @@ class RunLogs:
             seconds: Seconds of the run until the checkpoint.
         """
         for file in self.files:
-            shutil.copyfile(checkpoint / file.name, file)
+            shutil.copyfile(checkpoint / file.name, self._new(file.name))
         self._returns = np.asarray(state.get("returns", ())).tolist()
         rows = np.asarray(state.get("metrics", np.zeros((0, len(_METRICS)), np.float32)))
         self._metrics = [Metrics(Losses(*row[:-1]), row[-1]) for row in rows]
@@ -118,6 +118,12 @@ class RunLogs:
         success = float(np.mean(np.array(returns) > 0))
         self._write(EVALUATION, (frames, steps, len(returns), _mean(returns), success, seconds))
         self._events.flush()
+
+    def _new(self, name: str) -> Path:
+        """Returns the path of a log, after removing an earlier one: it may be a link to a file of others."""
+        path = self._directory / name
+        path.unlink(missing_ok=True)
+        return path
 
     def _write(self, name: str, row: Sequence[float | None]) -> None:
         with (self._directory / name).open("a", encoding="utf-8", newline="") as file:
