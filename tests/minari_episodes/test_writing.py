@@ -1,5 +1,6 @@
 """Tables of episodes become datasets of Minari, and are equal bit for bit when they are read again."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 from gymnasium import spaces
 from helpers.item_bits import bits_of
 from helpers.minari_datasets import BOX, DISCRETE, buffer, cartpole, dataset_of, item
-from helpers.support import raises
+from helpers.support import case, raises
 from hypothesis import HealthCheck, given, settings
 from minari.data_collector import EpisodeBuffer
 
@@ -362,7 +363,7 @@ def test_mistaken_arguments(open_store):
     store = open_store(Table("e"))
     with raises(InvalidArgumentError, "`store` must be an engram.Store or an engram.Client; got 5 (int)"):
         write_minari(5, "e", "x-v0", env="CartPole-v1")
-    for name in ("x", "x/", "../x-v0"):
+    for name in ("x", "x/", "../x-v0", "made//deep/x-v0"):
         with raises(
             InvalidArgumentError,
             "`dataset_id` must be a name with a version, optionally after a namespace, such as "
@@ -385,6 +386,20 @@ def test_mistaken_arguments(open_store):
         InvalidArgumentError, "`action_space` must be a gymnasium.Space, or `env` an environment with one; got 5"
     ):
         write_minari(store, "e", "y-v0", observation_space=BOX, action_space=5)
+    spec = gymnasium.spec("CartPole-v1")
+    for change in (
+        {"entry_point": lambda: gymnasium.make("CartPole-v1")},
+        {"kwargs": {"sutton_barto_reward": np.True_}},
+    ):
+        with (
+            case(change),
+            pytest.raises(
+                InvalidArgumentError,
+                match=r"^`env`: Minari cannot store how to create the environment: .*; pass `observation_space` and "
+                "`action_space` instead, or register it with text as `entry_point` and JSON values as `kwargs`$",
+            ),
+        ):
+            write_minari(store, "e", "y-v0", env=dataclasses.replace(spec, **change))
     with pytest.raises(InvalidArgumentError, match=r"^`env`: the environment cannot be created: .*Unknown"):
         write_minari(store, "e", "y-v0", env="Unknown-v0")
     with pytest.raises(

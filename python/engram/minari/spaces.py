@@ -30,6 +30,15 @@ def checked_spaces(
         spec, (own_observation_space, own_action_space) = _of_environment(env)
         observation_space = own_observation_space if observation_space is None else observation_space
         action_space = own_action_space if action_space is None else action_space
+    if spec is not None:
+        try:
+            spec.to_json()
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"`env`: Minari cannot store how to create the environment: {str(error).rstrip('.')}; pass "
+                "`observation_space` and `action_space` instead, or register it with text as `entry_point` and JSON "
+                "values as `kwargs`"
+            ) from None
     return spec, (_checked("`observation_space`", observation_space), _checked("`action_space`", action_space))
 
 

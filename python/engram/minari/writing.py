@@ -221,7 +221,8 @@ def _target(dataset_id: str) -> tuple[str | None, Path]:
     """Returns the namespace and the directory of a dataset, which does not exist yet."""
     _checks.text("`dataset_id`", dataset_id)
     try:
-        namespace, _, _ = parse_dataset_id(dataset_id)
+        # Minari accepts a namespace with an empty part, but does not list its datasets.
+        namespace, _, _ = parse_dataset_id("" if "//" in dataset_id else dataset_id)
     except (ValueError, TypeError):
         raise InvalidArgumentError(
             "`dataset_id` must be a name with a version, optionally after a namespace, such as "
