@@ -34,6 +34,7 @@ __all__ = [
     "__profile__",
     "__version__",
     "after_fork_in_child",
+    "as_array",
     "check_env_ids",
     "check_progress",
     "check_unused",
