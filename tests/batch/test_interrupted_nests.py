@@ -130,20 +130,21 @@ def test_errors_of_reading_arguments_reach_the_caller(open_store, error):
             writer.history["x"][0][RaisesOnce(error)]
 
 
-class Children:
+class Part(dict):
     def __init__(self, error):
+        super().__init__(x=1)
         self.error = error
 
-    def __iter__(self):
+    def __contains__(self, key):
         raise self.error
 
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_errors_of_a_partial_step_reach_the_caller(open_store, error):
     with open_store(Table("t")).writer() as writer:
-        writer.append([np.asarray(1), np.asarray(2)])
+        writer.append({"x": 1, "y": 2})
         with pytest.raises(error):
-            writer.append(Children(error), partial_step=True)
+            writer.append(Part(error), partial_step=True)
 
 
 class Entry(str):

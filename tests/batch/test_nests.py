@@ -138,6 +138,23 @@ def test_steps_with_none_leaves_can_be_left_out(open_store):
     assert (data["x"].tolist(), data["y"]["z"].tolist()) == ([[0, 1, 2, 3]], [[0, 2]])
 
 
+def test_elements_keep_their_index_in_items_of_a_list_or_tuple_without_some_of_them(open_store):
+    left, right = np.array(1), np.array(3)
+    for given, stored in (
+        ((left, None, right), {0: left, 2: right}),
+        ([None, {"a": left}], {1: {"a": left}}),
+        ((left, None), (left,)),
+        (([None, right], left), ({1: right}, left)),
+    ):
+        store = open_store(Table("t"))
+        with case(given), store.writer() as writer:
+            writer.append({"cams": given})
+            writer.create_item("t", num_steps=1)
+            writer.append({"cams": (left, left, right) if len(given) == 3 else given})
+            writer.flush()
+            assert optree.tree_map(np.squeeze, store.sample("t", 1).data["cams"]) == stored
+
+
 # --- paths, and errors of Python code ------------------------------------------------------------
 
 

@@ -1,8 +1,10 @@
 """Saves of replay buffers: what is restored, and into which buffers."""
 
+from collections import deque
 from typing import NamedTuple
 
 import numpy as np
+import optree
 import pytest
 from helpers.buffer_model import row, stacked
 from helpers.support import raises
@@ -312,3 +314,33 @@ def test_the_nesting_must_be_that_of_the_save(tmp_path):
         "both have `x` int64[]",
     ):
         buffer.restore(tmp_path / "save")
+
+
+@optree.dataclasses.dataclass(namespace="engram")
+class Registered:
+    x: object
+    y: object
+
+
+REGISTERED = {
+    "registered": lambda value: Registered(value, {"z": value}),
+    "deque": lambda value: {"x": deque([value, {"y": value}])},
+    "both": lambda value: deque([Registered(value, 1), value]),
+}
+
+
+@pytest.mark.parametrize("make", REGISTERED.values(), ids=REGISTERED)
+def test_nodes_of_registered_types_are_added_before_and_after_a_restore(make, tmp_path):
+    buffer = ReplayBuffer(10)
+    buffer.add(make(1))
+    buffer.add(make(2))
+    buffer.save(tmp_path / "buffer")
+    restored = ReplayBuffer(10)
+    restored.restore(tmp_path / "buffer")
+    with pytest.raises(SignatureError, match="all steps of a replay buffer must have the same columns"):
+        restored.add([1, [2]])
+    for each in (buffer, restored):
+        each.add(make(3))
+        columns = _engram.flatten(each.sample(3, replacement=False).data)[0]
+        assert sorted(columns[0].tolist()) == [1, 2, 3]
+        assert sorted(columns[-1].tolist()) == [1, 2, 3]

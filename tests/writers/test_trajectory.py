@@ -4,6 +4,7 @@ import gc
 import itertools
 import sys
 import warnings
+from collections import deque, namedtuple
 
 import numpy as np
 import pytest
@@ -322,6 +323,28 @@ def test_structures_that_do_not_merge_are_rejected(store):
             writer.append([np.zeros(1)])
         with raises(SignatureError, f"{text} `x/y`"):
             writer.append({"x": {"y": 1}})
+
+
+def test_a_later_step_keeps_lists_and_tuples(store):
+    Pair = namedtuple("Pair", "a b")  # noqa: PYI024
+    parts = [np.zeros(1), np.ones(1)]
+    containers = {
+        "list": parts,
+        "tuple": tuple(parts),
+        "deque": deque(parts),
+        "dict": {0: parts[0], 1: parts[1]},
+        "namedtuple": Pair(*parts),
+        "dict of text": {"left": "up", "right": "down"},
+    }
+    for first, second in itertools.permutations(containers, 2):
+        if {first, second} == {"deque", "dict"}:  # both are stored as a dict
+            continue
+        with case(first, second), store.writer() as writer:
+            writer.append({"x": containers[first]})
+            for partial_step in (False, True):
+                with pytest.raises(SignatureError, match=r"^steps may add or omit columns, but must keep the nesting"):
+                    writer.append({"x": containers[second]}, partial_step=partial_step)
+            writer.append({"x": containers[first]})
 
 
 # --- rejected steps ------------------------------------------------------------------------------

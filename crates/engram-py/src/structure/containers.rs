@@ -57,17 +57,20 @@ pub(super) fn list_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Py
     Ok(list.cast_into()?)
 }
 
-/// Returns the path entries and children of a value whose type is registered with optree; `None` for others.
-#[expect(clippy::type_complexity, reason = "pairs, in order")]
-pub(super) fn registered_children<'py>(
-    tree: &Bound<'py, PyAny>,
-) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
+/// The path entries and children of a value, in order.
+pub(super) type Entries<'py> = Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>;
+
+/// Returns the path entries and children of a value whose type is registered with optree; `None` for others, and for
+/// lists and tuples.
+pub(super) fn registered_entries<'py>(tree: &Bound<'py, PyAny>) -> PyResult<Option<Entries<'py>>> {
     static FLATTEN: Lazy<Py<PyAny>> = Lazy::new();
     static NUMBER: Lazy<Py<PyAny>> = Lazy::new();
     let py = tree.py();
     // A shortcut for the most common leaves, which are not registered with optree, and None, which is a leaf here.
     if tree.cast::<numpy::PyUntypedArray>().is_ok()
         || tree.is_none()
+        || tree.cast::<PyList>().is_ok()
+        || tree.cast::<PyTuple>().is_ok()
         || tree.is_exact_instance_of::<PyFloat>()
         || tree.is_exact_instance_of::<PyInt>()
         || tree.is_exact_instance_of::<PyBool>()

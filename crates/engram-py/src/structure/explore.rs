@@ -7,7 +7,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use serde_json::{Value, json};
 
 use super::classes::remember_class;
-use super::containers::{Leaves, is_mapping, list_of, registered_children};
+use super::containers::{Leaves, is_mapping, list_of, registered_entries};
 use super::node::{Node, child_path};
 use crate::errors;
 
@@ -73,7 +73,7 @@ pub(super) fn explore<'py>(
     let registered = if is_mapping {
         None
     } else {
-        registered_children(tree)?
+        registered_entries(tree)?
     };
     let entries = match &registered {
         Some(children) => children.clone(),

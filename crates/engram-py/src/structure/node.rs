@@ -4,7 +4,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
-use super::containers::{Leaves, is_container, is_mapping, list_of, registered_children};
+use super::containers::{Leaves, is_container, is_mapping, registered_entries};
 use crate::errors;
 
 /// A node of a nest. Mappings have their keys, and namedtuples their class.
@@ -45,7 +45,11 @@ impl Node {
                     }
                     return Ok(true);
                 }
-                if !is_mapping(tree)? || tree.len()? != children.len() {
+                if !is_mapping(tree)? {
+                    // It is stored as a mapping, as which its structure was maybe read again.
+                    return flatten_registered(children, tree, leaves);
+                }
+                if tree.len()? != children.len() {
                     return Ok(false);
                 }
                 for (key, child) in children {
@@ -74,20 +78,7 @@ impl Node {
                 _ => Ok(false),
             },
             Self::Registered(class, children) => {
-                if !tree.get_type().is(class) {
-                    return Ok(false);
-                }
-                let entries = registered_children(tree)?.unwrap_or_default();
-                if entries.len() != children.len() {
-                    return Ok(false);
-                }
-                for (entry, node) in children {
-                    match find_entry(&entries, entry)? {
-                        Some(value) if node.flatten(value, leaves)? => {}
-                        _ => return Ok(false),
-                    }
-                }
-                Ok(true)
+                Ok(tree.get_type().is(class) && flatten_registered(children, tree, leaves)?)
             }
         }
     }
@@ -110,38 +101,38 @@ impl Node {
         };
         match self {
             Self::Dict(children) => {
-                if !is_mapping(tree)? {
+                let entries = if is_mapping(tree)? {
+                    None
+                } else if let Some(entries) = registered_entries(tree)? {
+                    Some(entries)
+                } else {
                     return Ok(false);
-                }
+                };
                 let mut num_present = 0;
                 for (key, child) in children {
-                    let value = if tree.contains(key)? {
-                        Some(tree.get_item(key)?)
-                    } else {
-                        None
+                    let value = match &entries {
+                        Some(entries) => find_entry(entries, key)?.cloned(),
+                        None if tree.contains(key)? => Some(tree.get_item(key)?),
+                        None => None,
                     };
                     num_present += usize::from(value.is_some());
                     if !child.flatten_part(value.as_ref(), py, leaves)? {
                         return Ok(false);
                     }
                 }
-                Ok(num_present == tree.len()?)
+                Ok(num_present
+                    == entries.map_or_else(|| tree.len(), |entries| Ok(entries.len()))?)
             }
-            Self::List(children) | Self::Tuple(children) => {
-                let values = match tree.try_iter() {
-                    Ok(values) => values,
-                    Err(error) if errors::is_ordinary_error(py, &error) => return Ok(false),
-                    Err(error) => return Err(error),
-                };
-                let values = list_of(values.as_any())?;
-                let mut present = values.iter();
-                for child in children {
-                    if !child.flatten_part(present.next().as_ref(), py, leaves)? {
-                        return Ok(false);
-                    }
+            Self::List(children) => match tree.cast::<PyList>() {
+                Ok(list) => all_flatten_part(children, list.iter(), py, leaves),
+                Err(_) => Ok(false),
+            },
+            Self::Tuple(children) => match tree.cast::<PyTuple>() {
+                Ok(tuple) if tuple.get_type().getattr_opt("_fields")?.is_none() => {
+                    all_flatten_part(children, tuple.iter(), py, leaves)
                 }
-                Ok(values.len() <= children.len() && is_container(tree)?)
-            }
+                _ => Ok(false),
+            },
             Self::Named(class, children) => match tree.cast::<PyTuple>() {
                 Ok(tuple) if tuple.get_type().is(class) => {
                     for (child, value) in children.iter().zip(tuple.iter()) {
@@ -207,6 +198,40 @@ fn all_flatten<'py>(
     for (child, value) in children.iter().zip(values) {
         if !child.flatten(&value, leaves)? {
             return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Flattens children with one value each, or none at the end, as [`Node::flatten_part`] does.
+fn all_flatten_part<'py>(
+    children: &[Node],
+    mut values: impl Iterator<Item = Bound<'py, PyAny>>,
+    py: Python<'py>,
+    leaves: &mut Leaves<'py>,
+) -> PyResult<bool> {
+    for child in children {
+        if !child.flatten_part(values.next().as_ref(), py, leaves)? {
+            return Ok(false);
+        }
+    }
+    Ok(values.next().is_none())
+}
+
+/// Flattens children, with their path entries, of a value whose type is registered with optree; false for others.
+fn flatten_registered<'py>(
+    children: &[(Py<PyAny>, Node)],
+    tree: &Bound<'py, PyAny>,
+    leaves: &mut Leaves<'py>,
+) -> PyResult<bool> {
+    let Some(entries) = registered_entries(tree)?.filter(|found| found.len() == children.len())
+    else {
+        return Ok(false);
+    };
+    for (entry, node) in children {
+        match find_entry(&entries, entry)? {
+            Some(value) if node.flatten(value, leaves)? => {}
+            _ => return Ok(false),
         }
     }
     Ok(true)

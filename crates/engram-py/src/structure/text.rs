@@ -138,8 +138,18 @@ pub(crate) fn prune(value: &Value, keep: &mut impl Iterator<Item = bool>) -> Opt
     }
     for key in ["l", "t"] {
         if let Some(items) = array(value, key) {
-            let kept: Vec<Value> = items.iter().filter_map(|item| prune(item, keep)).collect();
-            return (!kept.is_empty()).then(|| json!({ key: kept }));
+            let kept = items.iter().enumerate();
+            let kept: Vec<(usize, Value)> = kept
+                .filter_map(|(index, item)| Some((index, prune(item, keep)?)))
+                .collect();
+            // Without elements before the last one that remains, a list becomes a mapping, which keeps their indices.
+            let (last, _) = kept.last()?;
+            return Some(if last + 1 == kept.len() {
+                let items = kept.into_iter().map(|(_, item)| item);
+                json!({ key: items.collect::<Vec<_>>() })
+            } else {
+                json!({ "d": kept })
+            });
         }
     }
     let pairs = array(value, "d").or_else(|| array(value, "f"))?;
