@@ -1,10 +1,11 @@
-"""Checks of data for lists that were probably not meant as nests: of numbers, or of one nest per environment."""
+"""Checks of data for lists that were probably not meant as nests: of numbers, or one nest per item or environment."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import optree
 
 from engram import _engram
 from engram._text import counted
@@ -13,11 +14,13 @@ from engram.nests import Nest
 
 __all__ = [
     "IsDeclared",
-    "check_env_lists",
+    "check_equal_lists",
     "check_number_lists",
     "check_one_nest",
+    "children_of",
     "declared_by",
-    "has_env_list",
+    "env_list_kind",
+    "has_doubtful_list",
 ]
 
 IsDeclared = Callable[[list[str]], bool]
@@ -51,40 +54,82 @@ def check_number_lists(nest: Nest, is_declared: IsDeclared = lambda _: False) ->
             )
 
 
-def has_env_list(nest: Nest, num_envs: int) -> bool:
-    """True if a list or tuple has `num_envs` elements of the same structure."""
-    return bool(_found(nest, lambda part: _is_env_list(part, num_envs)))
+def check_equal_lists(
+    nest: Nest, each: str, is_declared: IsDeclared = lambda _: False, *, num_envs: int | None = None
+) -> None:
+    """Checks that no list or deque of a nest of arrays with an axis of items or steps consists of equal nests.
 
-
-def check_env_lists(nest: Nest, num_envs: int, is_declared: IsDeclared = lambda _: False) -> None:
-    """Checks that no list or tuple has an element of the same structure, dtypes and shapes for each environment.
+    Each was probably meant as one item or step, which `each` names. Equal nests have the same columns and shapes. With
+    `num_envs`, a tuple of this many equal nests is refused too: each could be an environment.
 
     Raises:
         SignatureError: There is such a list, and its columns are not declared.
     """
-    for path, found in _found(nest, lambda part: _is_env_list(part, num_envs)):
-        first, *others = ([_cell(leaf) for leaf in _engram.flatten(part)[0]] for part in found)
-        if all(other == first for other in others) and not is_declared(_columns(path, found)):
-            what = f"`{path}`" if path else "the nest"
+
+    def matches(part: Nest) -> bool:
+        return _is_list(part) and (not isinstance(part, tuple) or len(part) == num_envs) and _are_equal(part)
+
+    for path, found in _found(nest, matches):
+        if is_declared(_columns(path, found)):
+            continue
+        what, count = f"`{path}`" if path else "the nest", len(found)
+        if count == num_envs:
             raise SignatureError(
-                f"{what} is a {_kind(found)} of {num_envs} equal nests, the number of environments, so "
-                f"that it is unclear whether each is an environment; stack them into one nest of arrays [{num_envs}, "
+                f"{what} is a {_kind(found)} of {count} equal nests, the number of environments, so "
+                f"that it is unclear whether each is an environment; stack them into one nest of arrays [{count}, "
                 "...], as with numpy.stack, or use a dict or a named tuple if each is meant as columns of its own"
             )
+        leaves, names, _ = _engram.flatten(next(part for part in found if part is not None))
+        elements = (
+            counted(count, "equal nest") if any(names) else f"{counted(count, 'value')} of shape {_shape(*leaves)}"
+        )
+        raise SignatureError(
+            f"{what} is a {_kind(found)} of {elements}, and each would be stored in columns of its own; stack them "
+            f"into one array, as with numpy.stack, if each is the value of one {each}; if columns are meant, use a "
+            "tuple, or a signature that has them"
+        )
 
 
-def check_one_nest(what: str, value: Nest, each: str, is_declared: IsDeclared = lambda _: False) -> None:
-    """Checks that an argument, `what`, is not a list of mappings. `each` is what they are, such as "step".
+def has_doubtful_list(nest: Nest, num_envs: int) -> bool:
+    """True if a list, tuple or deque has `num_envs` elements, or a list or deque consists of equal nests."""
+
+    def matches(part: Nest) -> bool:
+        return _is_list(part) and (len(part) == num_envs or (not isinstance(part, tuple) and _are_equal(part)))
+
+    return bool(_found(nest, matches))
+
+
+def env_list_kind(nest: Nest, num_envs: int) -> str | None:
+    """Returns "list", "tuple" or "deque" if a nest has one of `num_envs` elements with a column in common."""
+
+    def matches(part: Nest) -> bool:
+        if not _is_list(part) or len(part) != num_envs:
+            return False
+        return bool(set.intersection(*(set(_engram.flatten(element)[1]) for element in part)))
+
+    return next((_kind(found) for _, found in _found(nest, matches)), None)
+
+
+def check_one_nest(
+    what: str, value: Nest, each: str, is_declared: IsDeclared = lambda _: False, *, tuples: bool = True
+) -> None:
+    """Checks that an argument, `what`, is no sequence of mappings or named tuples: rows instead of columns.
+
+    `each` is what they are, such as "step". A tuple may have a single one, different ones, or any without `tuples`.
 
     Raises:
         SignatureError: It is one, and its columns are not declared.
     """
-    if type(value) is not list or not value or not all(isinstance(element, Mapping) for element in value):
+    if not _is_list(value) or not value:
         return
-    if not is_declared(_engram.flatten(value)[1]):
+    if not all(isinstance(part, Mapping) or hasattr(part, "_fields") for part in value):
+        return
+    if isinstance(value, tuple) and not (tuples and len(value) > 1 and _are_equal(value)):
+        return
+    if not is_declared(_columns("", value)):
         raise SignatureError(
-            f"{what} must be one nest of arrays; got a list of {counted(len(value), each)}; stack each column, as with "
-            "numpy.stack"
+            f"{what} must be one nest of arrays; got a {_kind(value)} of {counted(len(value), each)}; stack each "
+            "column, as with numpy.stack"
         )
 
 
@@ -114,15 +159,24 @@ def _find(nest: Nest, matches: Callable[[Nest], bool], path: str = "") -> Iterat
     if matches(nest):
         yield path, nest
         return
-    if isinstance(nest, Mapping):
-        children: Iterable[tuple[Any, Nest]] = nest.items()
-    elif isinstance(nest, list | tuple | deque):
-        children = zip(getattr(nest, "_fields", range(len(nest))), nest, strict=False)
-    else:
-        return
-    for key, child in children:
+    for key, child in (children_of(nest) or {}).items():
         if not isinstance(child, _LEAVES):
             yield from _find(child, matches, _child_path(path, key))
+
+
+def children_of(nest: Nest) -> dict[Any, Nest] | None:
+    """Returns the children of a nest by key, field or index; None for a leaf."""
+    if isinstance(nest, _LEAVES):
+        return None
+    if isinstance(nest, Mapping):
+        return dict(nest)
+    if isinstance(nest, list | tuple | deque):
+        return dict(zip(getattr(nest, "_fields", range(len(nest))), nest, strict=False))
+    try:
+        children, _, entries, *_ = optree.tree_flatten_one_level(nest, none_is_leaf=True, namespace="engram")
+    except Exception:  # noqa: BLE001, its type is not registered, or the engine takes it for a leaf
+        return None
+    return dict(zip(entries, children, strict=True))
 
 
 def _child_path(path: str, key: object) -> str:
@@ -148,8 +202,9 @@ def _is_list(nest: Nest) -> bool:
 
 
 def _has_only_numbers(nest: Nest) -> bool:
-    """True if a list or lists in it have numbers and nothing else."""
-    return len(nest) > 0 and all(_is_number(part) or (_is_list(part) and _has_only_numbers(part)) for part in nest)
+    """True if a list or lists in it have numbers, or None instead of some, and nothing else."""
+    parts = [part for part in nest if part is not None]
+    return len(parts) > 0 and all(_is_number(part) or (_is_list(part) and _has_only_numbers(part)) for part in parts)
 
 
 def _is_number(value: object) -> bool:
@@ -159,15 +214,15 @@ def _is_number(value: object) -> bool:
     )
 
 
-def _is_env_list(nest: Nest, num_envs: int) -> bool:
-    """True for a list or tuple of this many elements of the same structure, with columns."""
-    if not isinstance(nest, list | tuple) or hasattr(nest, "_fields") or len(nest) != num_envs:
-        return False
-    structures = {_engram.flatten(element)[2] for element in nest}
-    return len(structures) == 1 and bool(_engram.flatten(nest)[0])
+def _are_equal(parts: Nest) -> bool:
+    """True for nests with the same columns and shapes; None, which has no value, is equal to all."""
+    flat = (_engram.flatten(part)[:2] for part in parts if part is not None)
+    all_cells = [[(name, _shape(leaf)) for leaf, name in zip(leaves, names, strict=True)] for leaves, names in flat]
+    return bool(all_cells) and bool(all_cells[0]) and all(cells == all_cells[0] for cells in all_cells)
 
 
-def _cell(leaf: object) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Returns what the columns of environments have in common."""
-    array = np.asanyarray(leaf)
-    return array.dtype, array.shape
+def _shape(leaf: Any) -> list[int]:  # noqa: ANN401, a leaf of any kind
+    try:
+        return list(leaf.shape if hasattr(leaf, "shape") else np.shape(leaf))
+    except Exception:  # noqa: BLE001, not an array, which the engine reports
+        return []

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from engram import Nest, _checks, _engram
 from engram._closing_context import ClosedAtBlockEnd
 from engram._item_arrays import batch_priorities, key_array, priority_array
-from engram._nest_checks import IsDeclared, check_number_lists, check_one_nest, declared_by
+from engram._nest_checks import IsDeclared, check_equal_lists, check_number_lists, check_one_nest, declared_by
 from engram.batch import Batch, Sample
 from engram.errors import InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
@@ -64,8 +64,8 @@ class TableStore(ClosedAtBlockEnd):
             Key of the item, the same in all tables.
 
         Raises:
-            SignatureError: The data does not match a table's signature, or has a list of numbers that no signature has
-                columns for. No table has the item.
+            SignatureError: The data does not match a table's signature, or has a list of numbers or, with `time_axis`,
+                of equal nests, and no signature has its columns. No table has the item.
             PriorityError: A priority is NaN, or a Prioritized selector of the table does not allow it.
             DeadlineExceededError: A table did not accept the item in time. The text names the tables that have it.
             BackpressureError: Without `timeout`, a table of a `Store` accepts no more items before it is sampled, but
@@ -82,6 +82,8 @@ class TableStore(ClosedAtBlockEnd):
                 f"got {_checks.short_repr(priorities)}"
             )
         check_number_lists(data, self._declares(priorities))
+        if time_axis:
+            check_equal_lists(data, "step", self._declares(priorities))
         try:
             return self._native.insert(data, list(priorities.items()), timeout, time_axis)
         except InvalidArgumentError as error:
@@ -106,7 +108,8 @@ class TableStore(ClosedAtBlockEnd):
             store.insert_batch("replay", {"obs": obs, "action": action, "next_obs": next_obs})  # arrays [N, ...]
 
         The `data` of a batch of `scan` or `sample` can be inserted again, also into another store; with
-        `time_axis=True` if its columns have a time axis. A ragged batch cannot, because its rows are steps, not items.
+        `time_axis=True` if its columns have a time axis. A ragged batch cannot, because its rows are steps, not items;
+        lists of equal columns need a signature.
         Small items share chunks of about 16 KiB.
 
         Args:
@@ -123,7 +126,8 @@ class TableStore(ClosedAtBlockEnd):
 
         Raises:
             SignatureError: The arrays differ in `N` or `T`, one is a masked array, the items are a list instead of one
-                nest, or they do not match the table's signature. Nothing is inserted.
+                nest, or they do not match the table's signature; or they have a list of equal nests, and the signature
+                does not have its columns. Nothing is inserted.
             PriorityError: A priority is NaN, or a Prioritized selector of the table does not allow it. Nothing is
                 inserted.
             InvalidArgumentError: `priorities` has another length, or another argument is invalid. Nothing is inserted.
@@ -138,6 +142,7 @@ class TableStore(ClosedAtBlockEnd):
         """
         check_number_lists(items)
         check_one_nest("`items`", items, "item", self._declares([table]))
+        check_equal_lists(items, "item", self._declares([table]))
         return self._native.insert_batch(table, items, batch_priorities(priorities), timeout, time_axis)
 
     def writer(self, *, history: int = 64, **options: Unpack[WriterOptions]) -> TrajectoryWriter:

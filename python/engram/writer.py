@@ -13,7 +13,7 @@ import numpy.typing as npt
 from engram import Nest, _checks, _engram
 from engram._closing_context import ClosingContext
 from engram._lost_items import report, tables_text
-from engram._nest_checks import IsDeclared, check_env_lists, check_number_lists, check_one_nest
+from engram._nest_checks import IsDeclared, check_equal_lists, check_number_lists, check_one_nest
 from engram._text import counted
 from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError
 from engram.patterns import Pattern, checked_patterns, pattern_compiler
@@ -163,7 +163,8 @@ class TrajectoryWriter(_StepWriter):
 
         Args:
             step: Nest of arrays, numbers and strings. It may have leaves that earlier steps lack. Leaves that it lacks,
-                or that are None, have no value at this step.
+                or that are None, have no value at this step. An item without some elements of a list or tuple has the
+                others in a dict by index, unless it is the last ones that it lacks.
             partial_step: True if the next `append` continues this step with other leaves.
 
         Raises:
@@ -298,9 +299,9 @@ class PatternWriter(_StepWriter):
 
         Raises:
             SignatureError: The arrays differ in `T` or from the columns of earlier steps, one is a masked array, the
-                steps are a list instead of one nest, or items would not match their table's signature. Nothing is
-                stored. If the table has no signature, steps with cells of another shape are all stored, but no item
-                that also has earlier steps can be created.
+                steps are a list instead of one nest or have a list of equal nests whose columns no signature has, or
+                items would not match their table's signature. Nothing is stored. If the table has no signature, steps
+                with cells of another shape are all stored, but no item that also has earlier steps can be created.
             InvalidArgumentError: The last step is not complete (`partial_step`). Nothing is stored.
             BackpressureError, OutOfMemoryError, UnsatisfiableError, ClosedError, DeadlineExceededError: As in
                 `append`, at one of the steps. The steps before are stored; the text states how many.
@@ -309,6 +310,7 @@ class PatternWriter(_StepWriter):
         if self._is_declared is not None:
             check_number_lists(steps)
             check_one_nest("`steps`", steps, "step", self._is_declared)
+            check_equal_lists(steps, "step", self._is_declared)
         self._native.append_steps(steps)
         self._allow_lists()
 
@@ -354,9 +356,9 @@ class BatchedWriter(_Writer):
 
         Raises:
             SignatureError: The steps differ from earlier ones, or their items would not match their table's signature;
-                or there is a list of one nest per environment, and no table of the store has a signature with its
-                columns. Nothing is stored. If the table has no signature, steps with cells of another shape are stored,
-                but no item that also has earlier steps can be created.
+                or there is a list of equal nests, or a tuple of one per environment, and no table of the store has a
+                signature with its columns. Nothing is stored. If the table has no signature, steps with cells of
+                another shape are stored, but no item that also has earlier steps can be created.
             InvalidArgumentError: `episode_ends` has another shape than `[N]`, or numbers that are neither 0 nor 1.
             BackpressureError: When the writer's timeout had passed, too many items still waited for their tables or
                 were in flight, or the disk could not keep up. Nothing is stored; the call can be repeated.
@@ -365,7 +367,7 @@ class BatchedWriter(_Writer):
             UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored, unless the item was in
                 flight before the call.
         """
-        self._check(steps)
+        self._check(steps, has_time_axis=False)
         if episode_ends is None:
             self._native.append_batch(steps, None)
             self._is_declared = None
@@ -397,16 +399,16 @@ class BatchedWriter(_Writer):
 
         Raises:
             SignatureError: The arrays differ in `T` or from the columns of earlier steps, one is a masked array, the
-                steps are a list instead of one nest, or items would not match their table's signature. Nothing is
-                stored. If the table has no signature, steps with cells of another shape are all stored, but no item
-                that also has earlier steps can be created.
+                steps are a list instead of one nest or have a list of equal nests whose columns no signature has, or
+                items would not match their table's signature. Nothing is stored. If the table has no signature, steps
+                with cells of another shape are all stored, but no item that also has earlier steps can be created.
             InvalidArgumentError: `episode_ends` has another shape than `[N, T]`, or numbers that are neither 0 nor 1.
                 Nothing is stored.
             BackpressureError, OutOfMemoryError, UnsatisfiableError, ClosedError, DeadlineExceededError: As in
                 `append_batch`, at one of the steps. The steps before are stored; the text states how many.
             PriorityError: As in `append_batch`. All steps are stored, and all other items are created.
         """
-        self._check(steps)
+        self._check(steps, has_time_axis=True)
         if episode_ends is None:
             self._native.append_steps(steps, None)
             self._is_declared = None
@@ -421,12 +423,13 @@ class BatchedWriter(_Writer):
         self._native.append_steps(steps, (_flags(given).reshape(-1), given.shape[1]))
         self._is_declared = None
 
-    def _check(self, steps: Nest) -> None:
+    def _check(self, steps: Nest, *, has_time_axis: bool) -> None:
         """Checks the lists of the first steps, which determine the structure."""
         if self._is_declared is not None:
             check_number_lists(steps)
-            check_one_nest("`steps`", steps, "step", self._is_declared)
-            check_env_lists(steps, self._num_envs, self._is_declared)
+            check_one_nest("`steps`", steps, "step", self._is_declared, tuples=has_time_axis)
+            each = "step" if has_time_axis else "environment"
+            check_equal_lists(steps, each, self._is_declared, num_envs=self._num_envs)
 
 
 def _flags(episode_ends: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -280,7 +280,7 @@ def test_elements_of_a_table_that_became_a_queue_are_consumed_at_once(open_store
     fill(store, [1] * 4)
     iterator = iter(elements)
     next(iterator)
-    store.insert({"x": np.arange(1), "y": [np.float32([[0]])]}, {"t": 1.0}, time_axis=True, timeout=10)
+    fill(store, [1], timeout=10)
 
 
 def test_the_column_that_differs_in_length_is_named(dataset, tf):

@@ -1,5 +1,6 @@
 """Observations and actions that are lists of one nest per environment: the spaces decide what a list is."""
 
+from collections import deque, namedtuple
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ from gymnasium import spaces
 from helpers.support import raises
 
 from engram import ArraySpec, Pattern, Table
+from engram._checks import short_repr
 from engram.buffers import ReplayBuffer, Steps
 from engram.errors import SignatureError
 from engram.gymnasium import BufferWriter, Sequences, Transitions, VectorWriter
@@ -73,7 +75,7 @@ def test_lists_are_stacked_if_they_fit_the_spaces(kind, open_store):
     space, make = SPACES[kind]
     found = []
     # Two lists of two arrays may also be the parts of a tuple; a tuple in a list is an environment.
-    for form in (stacked, list) if kind == "tuple" else (stacked, list, tuple):
+    for form in (stacked, list, deque) if kind == "tuple" else (stacked, list, tuple, deque):
         store = open_store(Table("t"), Table("s"))
         with VectorWriter(store, envs_of(space), ITEMS) as writer:
             play(writer, make, form)
@@ -87,7 +89,7 @@ def test_lists_are_stacked_if_they_fit_the_spaces(kind, open_store):
 
 def test_lists_that_fit_a_tuple_as_environments_and_as_parts_are_refused(open_store):
     text = (
-        "`obs` has a list or tuple of 2 elements, the number of environments, so it must fit "
+        "`obs` has a list or tuple whose elements could be environments or columns, so it must fit "
         "`envs.single_observation_space`: one nest of arrays [2, ...], or 2 nests; `obs{}` fits as 2 nests and as "
         "lists of environments in a nest; stack these lists into arrays, as with numpy.stack"
     )
@@ -116,7 +118,7 @@ def test_parts_of_a_tuple_may_be_lists_of_environments():
         assert values(stored) == values(tuple(np.stack(part) for part in parts))
 
 
-@pytest.mark.parametrize("form", [list, tuple])
+@pytest.mark.parametrize("form", [list, tuple, deque])
 def test_lists_in_an_observation_and_last_observations_are_stacked(open_store, form):
     envs = envs_of(spaces.Dict({"a": BOX, "b": spaces.Dict({"c": BOX})}), spaces.Discrete(3), "SameStep")
     ended = np.array([False, True])
@@ -140,15 +142,15 @@ def test_lists_in_an_observation_and_last_observations_are_stacked(open_store, f
         assert sorted(batch.data["action"].tolist()) == [1, 2]
 
 
-def unclear(name):
+def unclear(name, form):
     return (
-        f"`{name}` has a list or tuple of 2 elements, the number of environments, so it is unclear whether each "
+        f"`{name}` has a {form.__name__} of 2 elements, the number of environments, so it is unclear whether each "
         "is an environment; stack them into one nest of arrays [2, ...], as with numpy.stack, or create the writer "
         "with the vector environment as `envs`, whose spaces decide; a `signature` decides too"
     )
 
 
-@pytest.mark.parametrize("form", [list, tuple])
+@pytest.mark.parametrize("form", [list, tuple, deque])
 def test_lists_are_refused_if_only_the_number_of_environments_is_known(open_store, form):
     store = open_store(Table("t"))
     buffer = ReplayBuffer(100, 2)
@@ -156,16 +158,18 @@ def test_lists_are_refused_if_only_the_number_of_environments_is_known(open_stor
     arrays = form([box(0, env) for env in range(2)])
     with VectorWriter(store, 2, ITEMS[:1], autoreset_mode="NEXT_STEP") as vector:
         for writer in (vector, BufferWriter(buffer, 2, autoreset_mode="NEXT_STEP")):
-            for obs in (dicts, arrays, {"x": arrays}):
-                with raises(SignatureError, unclear("obs")):
+            unequal = form([as_dict(0, 0), {"a": box(0, 1)}])
+            mixed = form([as_tuple(0, 0), [*as_tuple(0, 1)]])
+            for obs in (dicts, arrays, {"x": arrays}, unequal, mixed):
+                with raises(SignatureError, unclear("obs", form)):
                     writer.reset(obs)
             good = stacked(list(arrays))
             writer.reset(good)
-            with raises(SignatureError, unclear("extras")):
+            with raises(SignatureError, unclear("extras", form)):
                 writer.step(good, good, np.ones(2), NO, NO, extras=arrays)
             for _ in range(2):
                 for name, given in {"action": (arrays, good), "obs": (good, dicts)}.items():
-                    with raises(SignatureError, unclear(name)):
+                    with raises(SignatureError, unclear(name, form)):
                         writer.step(*given, np.ones(2), NO, NO)
                 writer.step(good, good, np.ones(2), NO, NO)
     assert store.info()["t"].size == 4
@@ -213,7 +217,7 @@ def play_without_extras(writer, obs):
 def test_lists_that_do_not_fit_the_spaces_are_refused(open_store):
     store = open_store(Table("t"))
     text = (
-        "`{}` has a list or tuple of 2 elements, the number of environments, so it must fit `envs.{}`: one nest "
+        "`{}` has a list or tuple whose elements could be environments or columns, so it must fit `envs.{}`: one nest "
         "of arrays [2, ...], or 2 nests; got {} for `{}`"
     )
     wrong = [np.zeros((2, 1)), np.zeros((2, 1))]
@@ -223,10 +227,45 @@ def test_lists_that_do_not_fit_the_spaces_are_refused(open_store):
             for obs, where in ((wrong, "obs"), ({"a": wrong, "b": np.zeros((2, 2))}, "obs/a")):
                 with raises(SignatureError, text.format("obs", "single_observation_space", shown, where)):
                     writer.reset(obs)
+            for obs in ([{"a": box(0, 0), "b": box(0, 0)}, {"a": box(0, 1)}], [np.zeros((2, 2))] * 3, deque(wrong)):
+                with raises(SignatureError, text.format("obs", "single_observation_space", short_repr(obs), "obs")):
+                    writer.reset(obs)
             writer.reset(stacked([as_dict(0, env) for env in range(2)]))
             with raises(SignatureError, text.format("action", "single_action_space", shown, "action")):
                 writer.step(wrong, stacked([as_dict(0, env) for env in range(2)]), np.ones(2), NO, NO)
     assert store.info()["t"].size == 0
+
+
+def test_environments_may_differ_in_their_containers(open_store):
+    store = open_store(Table("t"))
+    rows = [as_tuple(0, 0), [*as_tuple(0, 1)]]
+    buffer = ReplayBuffer(100, 2)
+    with VectorWriter(store, envs_of(TUPLE), ITEMS[:1]) as vector:
+        for writer in (vector, BufferWriter(buffer, envs_of(TUPLE))):
+            writer.reset(rows)
+            writer.step(np.zeros((2, 2)), deque(rows), np.ones(2), NO, NO)
+    for batch in (next(iter(buffer.scan())), next(iter(store.scan("t")))):
+        assert sorted(batch.data["obs"][1].tolist()) == [[0, 2], [0, 12]]
+
+
+def test_lists_of_columns_need_spaces_or_a_signature(open_store):
+    parts = [np.zeros((2, 4))] * 3
+    text = (
+        "`obs` is a list of 3 values of shape [2, 4], and each would be stored in columns of its own; stack them into "
+        "one array, as with numpy.stack, if each is the value of one environment; if columns are meant, use a tuple, "
+        "or a signature that has them"
+    )
+    space = spaces.Tuple([spaces.Box(-1, 1, (4,))] * 3)
+    with (
+        VectorWriter(open_store(Table("t")), 2, ITEMS[:1], autoreset_mode="NEXT_STEP") as vector,
+        VectorWriter(open_store(Table("t")), envs_of(space), ITEMS[:1]) as with_spaces,
+    ):
+        for writer in (vector, BufferWriter(ReplayBuffer(100, 2), 2, autoreset_mode="NEXT_STEP")):
+            with raises(SignatureError, text):
+                writer.reset(parts)
+            writer.reset(tuple(parts))
+        for writer in (with_spaces, BufferWriter(ReplayBuffer(100, 2), envs_of(space))):
+            writer.reset(parts)
 
 
 def test_masked_elements_are_refused(open_store):
@@ -285,15 +324,25 @@ def _with_time(spec):
 
 def test_a_list_of_steps_or_items_is_refused_where_one_nest_is_expected(open_store):
     store = open_store(Table("t"))
-    steps = [{"x": np.zeros(3)}, {"x": np.ones(3)}]
-    text = "`{}` must be one nest of arrays; got a list of 2 {}; stack each column, as with numpy.stack"
-    writer = store.pattern_writer([Pattern("t", num_steps=1)])
-    for call in (writer.append_steps, ReplayBuffer(100).add_episode):
-        with raises(SignatureError, text.format("steps", "steps")):
-            call(steps)
-    with raises(SignatureError, text.format("items", "items")):
-        store.insert_batch("t", steps)
+    patterns = [Pattern("t", num_steps=1)]
+    writer, batched = store.pattern_writer(patterns), store.batched_writer(3, patterns)
+    Row = namedtuple("Row", "x")  # noqa: PYI024
+    for rows in ([{"x": np.zeros((3, 1))}, {"x": np.ones((3, 1))}], [Row(np.zeros((3, 1))), Row(np.ones((3, 1)))]):
+        for form in (list, tuple, deque):
+            steps = form(rows)
+            text = f"`{{}}` must be one nest of arrays; got a {form.__name__} of 2 {{}}; stack each column, as with "
+            text += "numpy.stack"
+            buffers = ReplayBuffer(100), ReplayBuffer(100, 3)
+            for call in (writer.append_steps, batched.append_steps, buffers[0].add_episode, buffers[1].add_steps):
+                with raises(SignatureError, text.format("steps", "steps")):
+                    call(steps)
+            with raises(SignatureError, text.format("items", "items")):
+                store.insert_batch("t", steps)
     assert store.info()["t"].size == 0
+    store.insert_batch("t", ({"x": np.zeros(3)},))
+    store.insert_batch("t", ({"x": np.zeros(3)}, {"y": np.zeros(3)}))
+    batched.append_batch(({"x": np.zeros(3)}, {"x": np.zeros(3)}))  # observations and next observations
+    steps = [{"x": np.zeros(3)}, {"x": np.ones(3)}]
     declared = open_store(Table("t", signature=[{"x": ArraySpec((), np.float64)}] * 2))
     declared.insert_batch("t", steps)
     assert declared.info()["t"].size == 3

@@ -10,14 +10,17 @@ def queue(**options):
     return Table("t", sampler=selectors.Fifo(), max_times_sampled=1, **options)
 
 
-def fill(store, lengths, first=0):
+def fill(store, lengths, first=0, timeout=None):
     """Inserts one item per length, with that many steps; all steps are numbered in sequence, from `first` on.
 
     The priority of an item is its length.
     """
     for length in lengths:
         steps = np.arange(first, first + length)
-        store.insert({"x": steps, "y": [np.float32(steps)[:, None]]}, {"t": float(length)}, time_axis=True)
+        item = {"x": steps, "y": [np.float32(steps)[:, None]]}
+        store._native.insert(
+            item, [("t", float(length))], timeout, True
+        )  # `insert` refuses the list, which may be steps
         first += length
 
 

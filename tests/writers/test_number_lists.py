@@ -1,4 +1,4 @@
-"""A list of numbers is refused: each would be a column of its own. An array was probably meant."""
+"""Lists of numbers, and of one nest per item or step, are refused. Arrays were probably meant, and not columns."""
 
 from collections import deque
 from enum import Enum
@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import dm_env
 import numpy as np
+import optree
 import pytest
 from helpers.episodes import MAKERS
-from helpers.support import raises
+from helpers.support import case, raises
 
 from engram import ArraySpec, Pattern, Table
 from engram.adders import NStepTransitionAdder
@@ -34,6 +35,12 @@ class Step(NamedTuple):
     obs: Any
 
 
+@optree.dataclasses.dataclass(namespace="engram")
+class Registered:
+    ids: object
+    x: object
+
+
 Key = Enum("Key", {"OBS": "obs"}, type=str)
 
 
@@ -54,6 +61,10 @@ NESTS = [
     (Step({"a/b": [[1.0], [2.0]]}, 1), refused(r"`action/a\/b`")),
     ({Key.OBS: [1, 2]}, refused("`obs`")),
     ({1: ([1, 2],)}, refused("`1`", "tuple of 2 numbers")),
+    (Registered([5, 6], 1), refused("`ids`")),
+    ({"s": Registered(1, {"y": (Registered(deque([5, 6]), 1),)})}, refused("`s/x/y/0/ids`", "deque of 2 numbers")),
+    ({"obs": [1, None, 3]}, refused("`obs`", "list of 3 numbers")),
+    ({"obs": [None, [None, 3.0]]}, refused("`obs`", "list of 3 numbers")),
     ([1, 2], refused("the nest")),
     ((np.int64(1), [2, 3]), refused("the nest", "tuple of 3 numbers")),
 ]
@@ -72,7 +83,7 @@ def test_lists_of_numbers_are_refused_wherever_they_are_in_a_nest(store):
                 lambda nest=nest, buffer=buffer: buffer.add(nest),
             ):
                 for _ in range(2):  # a refused step leaves no structure that the next one would fit
-                    with raises(SignatureError, text):
+                    with case(nest), raises(SignatureError, text):
                         call()
             assert len(buffer) == 0
     assert store.info()["any"].size == 0
@@ -91,6 +102,7 @@ def test_nests_that_are_meant_are_stored(store):
         {"obs": (np.zeros(3), 2)},
         {"obs": np.asarray([1, 2])},
         {"obs": ()},
+        {"obs": Registered([np.zeros(3), np.ones(3)], 1)},
     ):
         nest["x"] = 1
         with store.writer() as writer, store.pattern_writer(ONE_STEP) as patterns:
@@ -177,6 +189,102 @@ def test_calls_that_need_more_axes_refuse_lists_too(store):
         }.items():
             with raises(SignatureError, refused(f"`{name.strip()}`")):
                 call()
+
+
+def equal(path, found, each):
+    return (
+        f"{path} is a {found}, and each would be stored in columns of its own; stack them into one array, as with "
+        f"numpy.stack, if each is the value of one {each}; if columns are meant, use a tuple, or a signature that has "
+        "them"
+    )
+
+
+CELLS = np.zeros((5, 2, 4))  # 5 environments, items or steps
+EQUAL_NESTS = [
+    ({"obs": [CELLS] * 3}, "`obs`", "list of 3 values of shape [5, 2, 4]"),
+    ({"obs": deque([CELLS])}, "`obs`", "deque of 1 value of shape [5, 2, 4]"),
+    ({"obs": [CELLS, CELLS.astype(np.float32)]}, "`obs`", "list of 2 values of shape [5, 2, 4]"),
+    ({"a": (CELLS, {"b/c": [{"d": CELLS}] * 3})}, r"`a/1/b\/c`", "list of 3 equal nests"),
+    ({"obs": [(CELLS, CELLS), [CELLS, CELLS]]}, "`obs`", "list of 2 equal nests"),
+    ({"obs": Registered([CELLS, CELLS], CELLS)}, "`obs/ids`", "list of 2 values of shape [5, 2, 4]"),
+    ([(CELLS, CELLS)] * 3, "the nest", "list of 3 equal nests"),
+    ([CELLS], "the nest", "list of 1 value of shape [5, 2, 4]"),
+]
+
+
+def calls_with_axes(store, table, signature=None):
+    """The calls whose values have an axis of items, steps or environments, each with what a list was meant as."""
+    patterns = [Pattern(table, num_steps=1)]
+    pattern_writer, batched = store.pattern_writer(patterns), store.batched_writer(5, patterns)
+    return [
+        ("step", lambda nest: store.insert(nest, {table: 1.0}, time_axis=True)),
+        ("item", lambda nest: store.insert_batch(table, nest)),
+        ("item", lambda nest: store.insert_batch(table, nest, time_axis=True)),
+        ("step", pattern_writer.append_steps),
+        ("environment", batched.append_batch),
+        ("step", batched.append_steps),
+        ("environment", ReplayBuffer(100, 5, signature=signature).add_batch),
+        ("step", ReplayBuffer(100, 5, signature=signature).add_steps),
+        ("step", ReplayBuffer(100, signature=signature).add_episode),
+    ]
+
+
+def test_lists_of_equal_nests_are_refused_where_values_have_an_axis_of_items_or_steps(store):
+    calls = calls_with_axes(store, "any")
+    for nest, path, found in EQUAL_NESTS:
+        for number, (each, call) in enumerate(calls):
+            with case(found, number), raises(SignatureError, equal(path, found, each)):
+                call(nest)
+    with store.pattern_writer(ONE_STEP) as patterns:
+        with raises(SignatureError, equal("`obs`", "list of 3 values of shape [5, 2, 4]", "step")):
+            patterns.append_steps({"obs": [CELLS, None, CELLS]})
+        patterns.append_steps({"obs": [None, None]})
+    assert store.info()["any"].size == 0
+
+
+def test_nests_of_columns_are_stored_by_calls_with_axes(store):
+    for nest in (
+        {"obs": (CELLS, CELLS)},
+        (CELLS, CELLS),
+        {"obs": Step(CELLS, CELLS)},
+        {"obs": [CELLS, CELLS[..., :1]]},
+        {"obs": [CELLS, {"a": CELLS}]},
+        {"obs": [], "x": CELLS},
+    ):
+        for number, (_, call) in enumerate(calls_with_axes(store, "any")):
+            with case(nest, number):
+                call(nest)
+
+
+def test_a_signature_declares_lists_of_equal_nests(open_store):
+    for shapes in ([5, 2, 4], [2, 4], [4]):
+        spec = ArraySpec(tuple(None for _ in shapes), np.float64)
+        store = open_store(Table("signed", signature={"obs": [spec, spec]}), Table("any"))
+        store.insert_batch("signed", {"obs": [np.zeros((3, *shapes))] * 2})
+        store.insert({"obs": [np.zeros(shapes)] * 2}, {"signed": 1.0}, time_axis=True)
+        with raises(SignatureError, equal("`obs`", f"list of 2 values of shape {shapes}", "item")):
+            store.insert_batch("any", {"obs": [np.zeros(shapes)] * 2})
+        with store.pattern_writer(ONE_STEP) as patterns:
+            patterns.append_steps({"obs": [np.zeros(shapes)] * 2})
+        with store.batched_writer(5, ONE_STEP) as batched:
+            batched.append_steps({"obs": [CELLS] * 2})
+        assert store.info()["signed"].size == 4
+    spec = ArraySpec((4,), np.float64)
+    ReplayBuffer(100, 5, signature={"obs": [spec, spec]}).add_steps({"obs": [CELLS] * 2})
+
+
+def test_the_environments_of_a_list_may_differ_in_dtype(store):
+    text = (
+        "`obs` is a {} of 2 equal nests, the number of environments, so that it is unclear whether each is an "
+        "environment; stack them into one nest of arrays [2, ...], as with numpy.stack, or use a dict or a named tuple "
+        "if each is meant as columns of its own"
+    )
+    parts = [np.zeros(2), np.zeros(2, np.float32)]
+    with store.batched_writer(2, ONE_STEP) as batched:
+        for kind in (list, tuple, deque):
+            for call in (batched.append_batch, ReplayBuffer(100, 2).add_batch):
+                with raises(SignatureError, text.format(kind.__name__)):
+                    call({"obs": kind(parts)})
 
 
 @pytest.mark.parametrize("kind", sorted(MAKERS))

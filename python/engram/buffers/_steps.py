@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from engram import Nest, _checks, _engram
 from engram._casts import cast, is_same_kind
-from engram._nest_checks import check_env_lists, check_number_lists, check_one_nest
+from engram._nest_checks import check_equal_lists, check_number_lists, check_one_nest
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.specs import ArraySpec
 
@@ -30,7 +30,7 @@ def derive_signature(steps: Nest, leading_axes: Sequence[str], *, are_columns: b
     num_leading_axes = len(leading_axes)
     check_number_lists(steps)
     if leading_axes:
-        check_one_nest("`steps`", steps, "step")
+        check_one_nest("`steps`", steps, "step", tuples="T" in leading_axes)
     leaves, names, structure = _engram.flatten(steps)
     arrays = [as_array(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
     for array, name in zip(arrays, names, strict=True):
@@ -44,8 +44,9 @@ def derive_signature(steps: Nest, leading_axes: Sequence[str], *, are_columns: b
                 f"{_column(name)} must have shape [{', '.join(leading_axes)}, ...]; got {list(array.shape)}; {advice}"
             )
     specs = [ArraySpec(array.shape[num_leading_axes:], array.dtype) for array in arrays]
-    if arrays and leading_axes[:1] == ("num_envs",) and not are_columns:
-        check_env_lists(steps, len(arrays[0]))
+    if arrays and leading_axes and not are_columns:
+        num_envs = len(arrays[0]) if "num_envs" in leading_axes else None
+        check_equal_lists(steps, "step" if "T" in leading_axes else "environment", num_envs=num_envs)
     return _engram.unflatten(structure, specs)
 
 

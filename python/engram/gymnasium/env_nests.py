@@ -1,12 +1,13 @@
 """Stacks lists of one nest per environment, which some vector environments return, into one nest of arrays."""
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from engram import Nest, _checks
-from engram._nest_checks import check_number_lists, has_env_list
+from engram._nest_checks import check_equal_lists, check_number_lists, children_of, env_list_kind, has_doubtful_list
 from engram.buffers._steps import as_array
 from engram.errors import InvalidArgumentError, SignatureError
 from engram.gymnasium.autoreset import VectorEnvs
@@ -39,41 +40,37 @@ class EnvNests:
     def stacked(self, name: str, nest: Nest) -> Nest:
         """Returns an argument in which lists of one nest per environment are stacked, if it has any.
 
-        Raises:
-            SignatureError: As in `__call__`.
-        """
-        if nest is None or isinstance(nest, np.ndarray) or not has_env_list(nest, self._num_envs):
-            return nest
-        return self(name, nest)
-
-    def __call__(self, name: str, nest: Nest) -> Nest:
-        """Returns an argument in which lists of one nest per environment are stacked.
-
         Args:
             name: `"obs"`, `"action"` or `"extras"`.
-            nest: The argument. One of its lists or tuples has `N` elements.
+            nest: The argument.
 
         Raises:
-            SignatureError: The argument is neither a nest of arrays as the spaces or a signature describe it, nor one
-                with such lists; or there are neither spaces nor a signature.
+            SignatureError: The argument has a list, and is neither a nest of arrays as the spaces or a signature
+                describe it, nor one with lists of one nest per environment; or there are neither spaces nor a
+                signature, and it is unclear what the list is.
         """
-        if self.lists_are_columns:
+        if self.lists_are_columns or nest is None or isinstance(nest, np.ndarray):
+            return nest
+        if not has_doubtful_list(nest, self._num_envs):
             return nest
         specs, source = self._specs(name)
         if specs is None:
             check_number_lists({name: nest})  # a better error
-            raise SignatureError(
-                f"`{name}` has a list or tuple of {self._num_envs} elements, the number of environments, so it "
-                f"is unclear whether each is an environment; stack them into one nest of arrays [{self._num_envs}, "
-                "...], as with numpy.stack, or create the writer with the vector environment as `envs`, whose spaces "
-                "decide; a `signature` decides too"
-            )
+            if (kind := env_list_kind(nest, self._num_envs)) is not None:
+                raise SignatureError(
+                    f"`{name}` has a {kind} of {self._num_envs} elements, the number of environments, so it "
+                    f"is unclear whether each is an environment; stack them into one nest of arrays [{self._num_envs}, "
+                    "...], as with numpy.stack, or create the writer with the vector environment as `envs`, whose "
+                    "spaces decide; a `signature` decides too"
+                )
+            check_equal_lists({name: nest}, "environment")
+            return nest
         try:
             return self._stacked(nest, specs, name)
         except _Mismatch as mismatch:
             raise SignatureError(
-                f"`{name}` has a list or tuple of {self._num_envs} elements, the number of environments, so it "
-                f"must fit {source}: one nest of arrays [{self._num_envs}, ...], or {self._num_envs} nests; {mismatch}"
+                f"`{name}` has a list or tuple whose elements could be environments or columns, so it must fit "
+                f"{source}: one nest of arrays [{self._num_envs}, ...], or {self._num_envs} nests; {mismatch}"
             ) from None
 
     def _specs(self, name: str) -> tuple[Nest | None, str]:
@@ -87,7 +84,7 @@ class EnvNests:
         return self._declared(name), "the signature"
 
     def _stacked(self, nest: Nest, specs: Nest, path: str) -> Nest:
-        children = _children(specs)
+        children = children_of(specs)
         if _is_sequence(nest) and len(nest) == self._num_envs and all(_fits(each, specs, path) for each in nest):
             # Lists of environments as the parts of a tuple: only the types of a list of tuples rule them out.
             is_clear = type(nest) is not type(specs) and all(type(each) is type(specs) for each in nest)
@@ -98,17 +95,17 @@ class EnvNests:
                 )
             return _stack(nest, specs)
         if children is None:
-            if _is_sequence(nest) or isinstance(nest, Mapping):
+            if children_of(nest) is not None:
                 raise _Mismatch(f"got {_checks.short_repr(nest)} for `{path}`")
             return nest
-        parts = _children(nest)
+        parts = children_of(nest)
         if parts is None or parts.keys() != children.keys():
             raise _Mismatch(f"got {_checks.short_repr(nest)} for `{path}`")
         return _with_children(nest, {key: self._stacked(parts[key], children[key], f"{path}/{key}") for key in parts})
 
     def _has_parts(self, nest: Nest, children: dict[Any, Any], path: str) -> bool:
         """True if the elements of a list or tuple also fit as the parts that these are the specs of."""
-        parts = _children(nest) or {}
+        parts = children_of(nest) or {}
         try:
             return parts.keys() == children.keys() and all(
                 self._stacked(parts[key], children[key], f"{path}/{key}") is not None for key in parts
@@ -126,30 +123,20 @@ class _Unclear(_Mismatch):
 
 
 def _is_sequence(nest: Nest) -> bool:
-    """True for a list or tuple whose elements could be environments."""
-    return isinstance(nest, list | tuple) and not hasattr(nest, "_fields")
-
-
-def _children(nest: Nest) -> dict[Any, Any] | None:
-    """Returns the children of a nest by key, field or index; None for a leaf."""
-    if isinstance(nest, Mapping):
-        return dict(nest)
-    if hasattr(nest, "_fields"):
-        return dict(zip(nest._fields, nest, strict=True))
-    return dict(enumerate(nest)) if isinstance(nest, list | tuple) else None
+    """True for a list, tuple or deque whose elements could be environments."""
+    return isinstance(nest, list | tuple | deque) and not hasattr(nest, "_fields")
 
 
 def _with_children(nest: Nest, children: dict[Any, Any]) -> Nest:
-    """Returns a nest like this one with other children."""
-    if isinstance(nest, Mapping):
-        return children
-    values = children.values()
-    return type(nest)(*values) if hasattr(nest, "_fields") else type(nest)(values)
+    """Returns a nest like this one with other children; a dict for a node of a registered type."""
+    if hasattr(nest, "_fields"):
+        return type(nest)(*children.values())
+    return type(nest)(children.values()) if isinstance(nest, list | tuple | deque) else children
 
 
 def _fits(nest: Nest, specs: Nest, path: str) -> bool:
     """True if a nest is one environment's part."""
-    children, parts = _children(specs), _children(nest)
+    children, parts = children_of(specs), children_of(nest)
     if children is None:
         shape = as_array(nest, path).shape if parts is None else None
         return shape is not None and len(shape) == len(specs.shape) and all(map(_size_fits, shape, specs.shape))
@@ -164,9 +151,9 @@ def _size_fits(size: int, expected: int | None) -> bool:
 
 def _stack(nests: Nest, specs: Nest) -> Nest:
     """Returns one nest of arrays `[N, ...]` of `N` nests, with the containers of the first."""
-    children = _children(specs)
+    children = children_of(specs)
     if children is None:
         return np.stack([np.asarray(nest) for nest in nests])
-    all_parts = [_children(nest) or {} for nest in nests]
+    all_parts = [children_of(nest) or {} for nest in nests]
     stacked = {key: _stack([parts[key] for parts in all_parts], children[key]) for key in children}
     return _with_children(nests[0], stacked)

@@ -1,5 +1,6 @@
 """Reads the last observations of episodes from the `info` of vector environments with same-step autoreset."""
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -49,7 +50,7 @@ def final_observations(info: Nest, ended: Sequence[int], obs: Nest) -> list[npt.
     if mask is not None:
         _check_length("_final_obs", mask, num_envs)
         missing = [env for env in ended if not mask[env]]
-    is_list = isinstance(final, list | tuple) and _engram.flatten(final)[2] != structure
+    is_list = isinstance(final, list | tuple | deque) and _engram.flatten(final)[2] != structure
     if is_list or (isinstance(final, np.ndarray) and final.dtype == object):
         # One observation per environment; those of the other environments are None.
         _check_length("final_obs", final, num_envs)
