@@ -163,7 +163,7 @@ class Queue(_EachItemOnce):
 
     Attributes:
         size: Maximum number of unsampled items, at least 1. Items that are removed unsampled, for example by a `ttl`,
-            count until the table is reset. An empty table always accepts an item.
+            count until the table is reset. A table without items to sample always accepts one, up to its `max_size`.
     """
 
     kind: ClassVar[str] = "Queue"

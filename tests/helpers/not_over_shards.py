@@ -9,6 +9,7 @@ _REASONS = {
         "test_table.py::test_each_blocking_reason_has_its_text",
         "test_table.py::test_the_blocking_reason_mentions_items_in_unfinished_chunks",
         "test_sample.py::test_min_size_reports_its_progress",
+        "test_sample.py::test_a_sample_whose_items_expire_while_it_waits_states_that_there_are_no_others",
         "test_sample.py::test_more_items_than_a_table_can_ever_provide_are_rejected",
         "test_at_least.py::test_n_may_exceed_what_a_table_can_hold_but_at_least_may_not",
         "test_threads.py::test_concurrent_calls_return_whole_items_and_keep_counters_consistent",

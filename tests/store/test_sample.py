@@ -1,6 +1,7 @@
 """Sampling: batch sizes, partial batches, deadlines, and requests that can never complete."""
 
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -31,6 +32,40 @@ def test_n_items_are_collected_from_several_inserts(open_store):
     wait_until(lambda: store.info()["q"].samples == 2)
     fill(store, "q", [2, 3, 4])
     assert caller.result() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("n", [2, 25])
+def test_items_that_a_waiting_sample_holds_do_not_block_the_inserts_that_it_waits_for(open_store, n):
+    """Of a table that needs ten items, and of a queue whose limit is exceeded by items that were removed unsampled."""
+    ratio = rate_limiters.SampleToInsertRatio(2.0, 10, 10.0)
+    store = open_store(
+        Table("t", sampler=selectors.Fifo(), max_times_sampled=1, max_size=1000, rate_limiter=ratio),
+        Table.queue("q", max_size=30),
+    )
+    fill(store, "q", range(30))
+    store.delete("q", [item.key for item in store.peek("q", 30).items])
+    for table in ("t", "q"):
+        caller = BackgroundCall(lambda table=table: sample_x(store, table, n))
+        inserted = 0
+        deadline = time.monotonic() + 5
+        while caller.is_alive() and time.monotonic() < deadline:
+            with suppress(DeadlineExceededError):
+                store.insert({"x": inserted}, {table: 1.0}, timeout=0.1)
+                inserted += 1
+        assert caller.result() == list(range(n))
+
+
+def test_a_sample_whose_items_expire_while_it_waits_states_that_there_are_no_others(open_store):
+    store = open_store(Table.queue("q", max_size=5, ttl=0.05))
+    fill(store, "q", [0])
+    store.delete("q", [store.peek("q", 1).items[0].key])
+    fill(store, "q", [1])
+    with raises(
+        DeadlineExceededError,
+        "table `q` had 1 of 2 samples available within 0.2 s; they were returned to it; the table has no other item to "
+        "sample: insert more, or sample fewer at once",
+    ):
+        store.sample("q", 2, timeout=0.2)
 
 
 def test_a_late_sample_returns_its_items(open_store):

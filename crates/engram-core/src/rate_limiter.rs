@@ -22,7 +22,7 @@ pub struct RateLimits {
     /// A sample is blocked if it would make `diff` smaller than this.
     pub min_diff: f64,
     /// An insert is blocked if it would make `diff` larger than this, unless the table has at most
-    /// `min_size` items afterwards.
+    /// `min_size` items afterwards that are not hidden.
     pub max_diff: f64,
 }
 
@@ -39,8 +39,8 @@ impl RateLimits {
         }
     }
 
-    /// Allows one sample per insert. Blocks inserts while `size` inserted items are unsampled, unless the table is
-    /// empty.
+    /// Allows one sample per insert. Blocks inserts while `size` inserted items are unsampled, unless no item can be
+    /// sampled.
     #[must_use]
     pub fn queue(size: u64) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
@@ -57,7 +57,7 @@ impl RateLimits {
     /// True if these limits never block an insert, up to numbers that no table reaches.
     #[must_use]
     pub fn never_block_inserts(&self) -> bool {
-        RateLimiter::new(self.clone()).inserts_allowed_if_undone(0) == u64::MAX
+        RateLimiter::new(self.clone()).inserts_allowed_if_undone(0, 0) == u64::MAX
     }
 
     /// Name of the limiter, with the ratio if it has one.
@@ -156,19 +156,21 @@ impl RateLimiter {
         self.size() >= self.limits.min_size && self.diff() - n as f64 >= self.limits.min_diff
     }
 
-    /// True if `n` items may be inserted now.
+    /// True if `n` items may be inserted now. Hidden items ([`crate::TableStats::hidden_items`]) make room for others: a
+    /// sample that waits holds those that it has drawn, and they must not block the inserts that it waits for.
     #[must_use]
-    pub fn can_insert(&self, n: u64) -> bool {
-        self.can_insert_if_undone(n, 0)
+    pub fn can_insert(&self, n: u64, hidden_items: u64) -> bool {
+        self.can_insert_if_undone(n, 0, hidden_items)
     }
 
-    /// True if `n` items could be inserted now if `samples` of the samples were undone.
+    /// True if `n` items could be inserted now if `samples` of the samples were undone and `hidden_items` were still hidden.
     #[must_use]
-    pub fn can_insert_if_undone(&self, n: u64, samples: u64) -> bool {
+    pub fn can_insert_if_undone(&self, n: u64, samples: u64, hidden_items: u64) -> bool {
+        let visible = self.size().saturating_sub(hidden_items);
         let remaining_samples = self.samples.saturating_sub(samples);
         let allowed_samples =
             self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
-        self.size().saturating_add(n) <= self.limits.min_size
+        visible.saturating_add(n) <= self.limits.min_size
             || allowed_samples - remaining_samples as f64 <= self.limits.max_diff
     }
 }
@@ -201,14 +203,29 @@ mod tests {
     #[test]
     fn a_queue_has_at_most_its_size_and_yields_each_item_once() {
         let mut limiter = RateLimiter::new(RateLimits::queue(2));
-        assert!(limiter.can_insert(1) && limiter.can_insert(2) && !limiter.can_insert(3));
+        assert!(limiter.can_insert(1, 0) && limiter.can_insert(2, 0) && !limiter.can_insert(3, 0));
         assert!(!limiter.can_sample(1));
         limiter.inserts = 2;
-        assert!(limiter.can_sample(2) && !limiter.can_sample(3) && !limiter.can_insert(1));
+        assert!(limiter.can_sample(2) && !limiter.can_sample(3) && !limiter.can_insert(1, 0));
         assert_eq!(limiter.samples_allowed(5), 2);
         limiter.samples = 1;
         limiter.deletes = 1;
-        assert!(limiter.can_insert(1) && limiter.can_sample(1));
+        assert!(limiter.can_insert(1, 0) && limiter.can_sample(1));
+    }
+
+    #[test]
+    fn hidden_items_make_room_for_as_many_as_sampling_needs() {
+        let mut limiter = RateLimiter::new(ratio(2.0, 10, 10.0, 30.0));
+        (limiter.inserts, limiter.samples) = (15, 10);
+        limiter.deletes = 5;
+        assert!(!limiter.can_insert(6, 0) && limiter.can_insert(5, 0));
+        limiter.inserts = 20;
+        limiter.deletes = 10;
+        assert!(!limiter.can_insert(1, 0));
+        assert!(limiter.can_insert(3, 3) && !limiter.can_insert(4, 3));
+        assert!(!limiter.can_insert_if_undone(1, 3, 0), "all leases return");
+        assert_eq!(limiter.inserts_allowed_if_undone(0, 3), 3);
+        assert_eq!(limiter.why_inserting_waits(3), None);
     }
 
     #[test]
@@ -244,7 +261,7 @@ mod tests {
         fn samples_allowed_is_the_largest_number_that_may_be_sampled(
             // Multiples of 0.1, which floating-point numbers round.
             [spi, low, width] in [1..80_i32, -300..300, 0..400].prop_map(|tenths| tenths.map(|it| f64::from(it) / 10.0)),
-            min_size in 1..20_u64, inserts in 0..60_u64, samples in 0..200_u64, n in 0..100_u64,
+            min_size in 1..20_u64, inserts in 0..60_u64, samples in 0..200_u64, hidden in 0..60_u64, n in 0..100_u64,
         ) {
             let mut limiter = RateLimiter::new(ratio(spi, min_size, low, low + width));
             limiter.inserts = inserts;
@@ -253,7 +270,7 @@ mod tests {
             let expected = (1..=n).take_while(|k| limiter.can_sample(*k)).count();
             prop_assert_eq!(allowed, expected as u64);
             prop_assert_eq!(limiter.why_sampling_waits().is_none(), limiter.can_sample(1));
-            prop_assert_eq!(limiter.why_inserting_waits(0).is_none(), limiter.can_insert(1));
+            prop_assert_eq!(limiter.why_inserting_waits(hidden).is_none(), limiter.can_insert(1, hidden));
         }
     }
 }

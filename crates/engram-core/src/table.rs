@@ -261,9 +261,12 @@ impl TableState {
     /// Returns whether `item` can be inserted now.
     #[must_use]
     pub fn admit(&self, item: &NewItem) -> Admission {
+        let limiter = &self.counters.limiter;
         if self.must_shrink() {
-            Admission::Shrink
-        } else if self.counters.limiter.can_insert(1) && (self.has_room(item) || self.may_evict()) {
+            return Admission::Shrink;
+        }
+        let is_allowed = limiter.can_insert(1, self.hidden_items());
+        if is_allowed && (self.has_room(item) || self.may_evict()) {
             Admission::Ready
         } else {
             Admission::Wait
@@ -299,10 +302,8 @@ impl TableState {
 
     /// True if no item is hidden, or the limiter would allow `n` more items if all open leases were returned.
     fn limiter_allows_eviction(&self, n: u64) -> bool {
-        let Counters {
-            limiter, leased, ..
-        } = &self.counters;
-        self.hidden_items() == 0 || limiter.can_insert_if_undone(n, *leased)
+        let (limiter, leased) = (&self.counters.limiter, self.counters.leased);
+        self.hidden_items() == 0 || limiter.can_insert_if_undone(n, leased, 0)
     }
 
     /// True if `n` items can be inserted now: the limiter allows them, and `max_size` leaves space for them
@@ -310,22 +311,22 @@ impl TableState {
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
         let has_space = self.contents.size.saturating_add(n) <= self.options.max_size;
-        self.counters.limiter.can_insert(n) && (has_space || self.limiter_allows_eviction(n))
+        let limiter = &self.counters.limiter;
+        limiter.can_insert(n, self.hidden_items()) && (has_space || self.limiter_allows_eviction(n))
     }
 
     /// Number of items that can be inserted now, one after the other; `u64::MAX` if there is practically no limit.
     /// `max_bytes` is not considered.
     #[must_use]
     pub fn inserts_allowed(&self) -> u64 {
-        let Counters {
-            limiter, leased, ..
-        } = &self.counters;
-        let allowed = limiter.inserts_allowed_if_undone(0);
-        if self.hidden_items() == 0 {
+        let (limiter, leased) = (&self.counters.limiter, self.counters.leased);
+        let hidden = self.hidden_items();
+        let allowed = limiter.inserts_allowed_if_undone(0, hidden);
+        if hidden == 0 {
             return allowed;
         }
         let free = self.options.max_size.saturating_sub(self.contents.size);
-        allowed.min(free.max(limiter.inserts_allowed_if_undone(*leased)))
+        allowed.min(free.max(limiter.inserts_allowed_if_undone(leased, 0)))
     }
 
     /// True if the limiter allows `n` samples now, and at least `min_size` items are not hidden.

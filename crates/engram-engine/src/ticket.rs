@@ -237,10 +237,7 @@ impl SampleTicket {
                     // If the limiter did not block it, it waited because all items were drawn: by it, or by others too.
                     let was_limited = before.stats.limiter.why_sampling_waits().is_some();
                     let blocked = if drawn > 0 && !was_limited {
-                        self.table
-                            .info()
-                            .sampling_blocked
-                            .or_else(|| Some(NO_OTHER_ITEM.into()))
+                        Some(NO_OTHER_ITEM.into())
                     } else {
                         before.sampling_blocked
                     };

@@ -4,10 +4,10 @@ use crate::rate_limiter::RateLimiter;
 
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^53")]
 impl RateLimiter {
-    /// Number of items that could be inserted now if `samples` of the samples were undone and no item were removed
-    /// meanwhile; `u64::MAX` if there is practically no limit.
+    /// Number of items that could be inserted now if `samples` of the samples were undone, `hidden_items` were
+    /// still hidden, and no item were removed meanwhile; `u64::MAX` if there is practically no limit.
     #[must_use]
-    pub fn inserts_allowed_if_undone(&self, samples: u64) -> u64 {
+    pub fn inserts_allowed_if_undone(&self, samples: u64, hidden_items: u64) -> u64 {
         /// From here on, f64 does not represent all integers.
         const UNLIMITED: f64 = (1_u64 << 53) as f64;
         let remaining_samples = self.samples.saturating_sub(samples) as f64;
@@ -22,14 +22,16 @@ impl RateLimiter {
         )]
         let by_diff = (inserts as u64).saturating_sub(self.inserts);
         // This division and the product of `can_insert_if_undone` can round differently.
-        let by_diff = if self.can_insert_if_undone(by_diff + 1, samples) {
+        let can_insert = |n| self.can_insert_if_undone(n, samples, hidden_items);
+        let by_diff = if can_insert(by_diff + 1) {
             by_diff + 1
-        } else if by_diff == 0 || self.can_insert_if_undone(by_diff, samples) {
+        } else if by_diff == 0 || can_insert(by_diff) {
             by_diff
         } else {
             by_diff - 1
         };
-        by_diff.max(self.limits.min_size.saturating_sub(self.size()))
+        let visible = self.size().saturating_sub(hidden_items);
+        by_diff.max(self.limits.min_size.saturating_sub(visible))
     }
 
     /// Number of samples, up to `n`, that may be taken now, provided that none of them removes its item.
@@ -76,12 +78,13 @@ mod tests {
             deletes in 0_u64..2_000,
             samples in 0_u64..5_000,
             undone in 0_u64..100,
+            hidden in 0_u64..100,
         ) {
             let limits = RateLimits { samples_per_insert, min_size, max_diff, ..RateLimits::queue(1) };
             let limiter = RateLimiter { limits, inserts, samples, deletes: deletes.min(inserts) };
-            let allowed = limiter.inserts_allowed_if_undone(undone);
-            prop_assert!(allowed == 0 || limiter.can_insert_if_undone(allowed, undone));
-            prop_assert!(!limiter.can_insert_if_undone(allowed + 1, undone));
+            let allowed = limiter.inserts_allowed_if_undone(undone, hidden);
+            prop_assert!(allowed == 0 || limiter.can_insert_if_undone(allowed, undone, hidden));
+            prop_assert!(!limiter.can_insert_if_undone(allowed + 1, undone, hidden));
         }
     }
 
@@ -90,6 +93,6 @@ mod tests {
         let mut limiter = RateLimiter::new(RateLimits::min_size(3));
         limiter.limits.samples_per_insert = 16.0;
         limiter.inserts = 1_000_000;
-        assert_eq!(limiter.inserts_allowed_if_undone(0), u64::MAX);
+        assert_eq!(limiter.inserts_allowed_if_undone(0, 0), u64::MAX);
     }
 }

@@ -189,7 +189,7 @@ mod tests {
             }
             let mut limiter = RateLimiter::new(limits);
             for step in 0..4000 {
-                let (insert, sample) = (limiter.can_insert(1), limiter.can_sample(1));
+                let (insert, sample) = (limiter.can_insert(1, 0), limiter.can_sample(1));
                 prop_assert!(insert || sample, "{:?}", limiter);
                 if insert && (!sample || seed >> (step % 64) & 1 == 0) {
                     limiter.inserts += 1;

@@ -75,7 +75,7 @@ impl RateLimiter {
     /// Why the limiter blocks inserts; `None` if it allows one. `hidden_items`: see [`crate::TableStats`].
     #[must_use]
     pub fn why_inserting_waits(&self, hidden_items: u64) -> Option<String> {
-        if self.can_insert(1) {
+        if self.can_insert(1, hidden_items) {
             return None;
         }
         if let Some(reason) = self.describe_full_queue(hidden_items) {

@@ -14,7 +14,8 @@ impl TableState {
             return 0;
         }
         let space = self.options.max_size.saturating_sub(self.contents.size);
-        space.min(self.counters.limiter.inserts_allowed_if_undone(0))
+        let hidden = self.hidden_items();
+        space.min(self.counters.limiter.inserts_allowed_if_undone(0, hidden))
     }
 
     /// Removes items from the front of `items`, at most `max`, and inserts them as [`TableState::insert`] would, as long as
