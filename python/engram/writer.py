@@ -304,7 +304,8 @@ class PatternWriter(_StepWriter):
                 with cells of another shape are all stored, but no item that also has earlier steps can be created.
             InvalidArgumentError: The last step is not complete (`partial_step`). Nothing is stored.
             BackpressureError, OutOfMemoryError, UnsatisfiableError, ClosedError, DeadlineExceededError: As in
-                `append`, at one of the steps. The steps before are stored; the text states how many.
+                `append`, at one of the steps. The steps before are stored; the text states how many, and the
+                first `PriorityError` at one of these.
             PriorityError: As in `append`. All steps are stored, and all other items are created.
         """
         if self._is_declared is not None:
@@ -405,7 +406,8 @@ class BatchedWriter(_Writer):
             InvalidArgumentError: `episode_ends` has another shape than `[N, T]`, or numbers that are neither 0 nor 1.
                 Nothing is stored.
             BackpressureError, OutOfMemoryError, UnsatisfiableError, ClosedError, DeadlineExceededError: As in
-                `append_batch`, at one of the steps. The steps before are stored; the text states how many.
+                `append_batch`, at one of the steps. The steps before are stored; the text states how many, and the
+                first `PriorityError` at one of these.
             PriorityError: As in `append_batch`. All steps are stored, and all other items are created.
         """
         self._check(steps, has_time_axis=True)

@@ -64,13 +64,25 @@ pub enum Error {
     /// The store's files cannot be read or written, lack acknowledged data, or are in use by another process.
     #[error("{}", ErrorText(.0))]
     Storage(String),
-    /// An allocation failed or would exceed a limit. If the failed call had drawn items on lease, the draws are undone;
-    /// other drawn items count as sampled.
+    /// An allocation failed or would exceed a limit. If the failed call had drawn items, the draws are undone.
     #[error("{}", ErrorText(.0))]
     OutOfMemory(String),
 }
 
 impl Error {
+    /// The error with a text appended, if it is about an item or an argument: those have a text of their own.
+    #[must_use]
+    pub fn with_text(mut self, text: &str) -> Self {
+        if let Self::Signature(own)
+        | Self::Priority(own)
+        | Self::InvalidArgument(own)
+        | Self::Unsatisfiable(own) = &mut self
+        {
+            own.push_str(text);
+        }
+        self
+    }
+
     /// An allocation of `bytes` for `what` failed; `None` stands for 2^64 bytes or more.
     pub fn out_of_memory(what: impl fmt::Display, bytes: Option<usize>) -> Self {
         let bytes = bytes.map_or_else(|| "2^64 or more".into(), |bytes| bytes.to_string());

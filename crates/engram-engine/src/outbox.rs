@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use engram_core::{Lsn, NewItem, Result};
+use engram_core::text::count;
+use engram_core::{Error, Lsn, NewItem, Result};
 
 use crate::engine::Engine;
 use crate::outbox_id::OutboxId;
@@ -93,11 +94,13 @@ impl Outbox {
     /// Starts to insert items into their tables, in order. Each item is given with its table's number.
     ///
     /// # Errors
-    /// The first error of an insert; the inserts after it are made anyway.
+    /// As [`send_by_table`].
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
-        send_by_table(items, MAX_ITEMS_PER_INSERT, |number, batch| {
+        let tables = &self.tables;
+        let check = |number, item: &NewItem| tables[number as usize].check_item(item);
+        send_by_table(items, MAX_ITEMS_PER_INSERT, check, |number, batch| {
             let count = batch.len();
-            let table = &self.tables[number as usize];
+            let table = &tables[number as usize];
             let mut ticket = table.insert_from_outbox(batch, self.id)?;
             match ticket.poll_applied(Waker::noop()) {
                 Poll::Ready(lsn) => record_applied(&mut self.durable, &ticket, lsn?),
@@ -235,20 +238,33 @@ impl Future for Outbox {
 }
 
 /// Sends each run of consecutive items for one table at once, at most `max_items`. Each item is given with its table's
-/// number.
+/// number. Items that `check` rejects are dropped, the others are sent.
 ///
 /// # Errors
-/// The first error of `send`; the items after it are sent anyway.
+/// The first error of `check`, with the number of rejected items if there are several; or else the first error of `send`.
+/// The items after it are sent anyway.
 pub fn send_by_table(
     items: impl Iterator<Item = (u32, NewItem)>,
     max_items: usize,
+    check: impl Fn(u32, &NewItem) -> Result<()>,
     mut send: impl FnMut(u32, Vec<NewItem>) -> Result<()>,
 ) -> Result<()> {
     let mut outcome = Ok(());
-    let mut items = items.peekable();
+    let mut rejected: Option<(Error, usize)> = None;
+    let mut items = items
+        .filter(|(number, item)| match check(*number, item) {
+            Ok(()) => true,
+            Err(error) => {
+                rejected.get_or_insert((error, 0)).1 += 1;
+                false
+            }
+        })
+        .peekable();
     let mut expected = MIN_RESERVED;
     while let Some((number, first)) = items.next() {
-        let mut batch = Vec::with_capacity(expected.min(items.size_hint().0 + 1));
+        // The upper bound is exact unless items are rejected.
+        let left = items.size_hint().1.unwrap_or(0);
+        let mut batch = Vec::with_capacity(expected.min(left + 1));
         batch.push(first);
         while batch.len() < max_items
             && let Some((_, item)) = items.next_if(|(next, _)| *next == number)
@@ -258,5 +274,15 @@ pub fn send_by_table(
         expected = batch.len().max(MIN_RESERVED);
         outcome = outcome.and(send(number, batch));
     }
-    outcome
+    match rejected {
+        None => outcome,
+        Some((error, 1)) => Err(error),
+        Some((error, items)) => {
+            let rejected = format!(
+                "; {} were rejected, this is the first",
+                count(items, "item")
+            );
+            Err(error.with_text(&rejected))
+        }
+    }
 }

@@ -172,10 +172,21 @@ impl Table {
     /// # Errors
     /// Those of [`TableOptions::check_item`], before any item is inserted; [`Error::Closed`].
     pub fn insert(self: &Arc<Self>, items: Vec<NewItem>) -> Result<InsertTicket> {
+        self.check_items(&items)?;
         self.insert_with(items, None, None, false)
     }
 
-    /// Like [`Table::insert`]; all waiting inserts of an outbox count as one in [`TableInfo::waiting_inserts`].
+    /// Checks an item; counts the call if it must be rejected.
+    pub(crate) fn check_item(&self, item: &NewItem) -> Result<()> {
+        (self.options.check_item(item)).map_err(|error| self.rejected_calls.count(error))
+    }
+
+    fn check_items(&self, items: &[NewItem]) -> Result<()> {
+        items.iter().try_for_each(|item| self.check_item(item))
+    }
+
+    /// Like [`Table::insert`], for items that the caller has checked with [`Self::check_item`]; all waiting inserts of an
+    /// outbox count as one in [`TableInfo::waiting_inserts`].
     pub(crate) fn insert_from_outbox(
         self: &Arc<Self>,
         items: Vec<NewItem>,
@@ -190,6 +201,7 @@ impl Table {
     /// # Errors
     /// Those of [`Table::insert`].
     pub fn insert_or_update(self: &Arc<Self>, items: Vec<NewItem>) -> Result<InsertTicket> {
+        self.check_items(&items)?;
         self.insert_with(items, None, None, true)
     }
 
@@ -208,6 +220,7 @@ impl Table {
         items: Vec<NewItem>,
         run: Option<SessionRun>,
     ) -> Result<InsertTicket> {
+        self.check_items(&items)?;
         self.insert_with(items, run, None, false)
     }
 
@@ -218,9 +231,6 @@ impl Table {
         outbox: Option<OutboxId>,
         updates_existing: bool,
     ) -> Result<InsertTicket> {
-        for item in &items {
-            (self.options.check_item(item)).map_err(|error| self.rejected_calls.count(error))?;
-        }
         let last = run.map(|run| run.last(items.len(), &self.options.name));
         let last = last.transpose()?;
         self.change(|locked, after, now| {

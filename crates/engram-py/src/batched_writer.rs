@@ -226,8 +226,7 @@ impl BatchedState {
         let accepts = |table, priority| tables.check_priority(table, priority);
         let appended = py.detach(|| recorder.append_batch(&columns, ends, accepts));
         let sent = self.sender.send(py, recorder);
-        appended.map_err(to_py)?;
-        sent?;
+        errors::all_of(py, [appended.map(drop).map_err(to_py), sent])?;
         warn_of_lost_flags(py, recorder)
     }
 }

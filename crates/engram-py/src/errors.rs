@@ -131,6 +131,24 @@ pub(crate) fn is_about_columns(py: Python<'_>, error: &PyErr) -> bool {
     name.is_ok_and(|name| name == "SignatureError" || name == "InvalidArgumentError")
 }
 
+/// Returns the first of the errors, with the texts of the others appended. If it is not ordinary, as
+/// [`is_ordinary_error`] defines it, the second one is its cause.
+pub(crate) fn all_of<const N: usize>(py: Python<'_>, outcomes: [PyResult<()>; N]) -> PyResult<()> {
+    let mut errors = outcomes.into_iter().filter_map(Result::err);
+    let Some(mut first) = errors.next() else {
+        return Ok(());
+    };
+    for error in errors {
+        if is_ordinary_error(py, &first) {
+            let text = str(error.value(py))?;
+            first = append_text(py, first, &format!("; also: {text}"));
+        } else if first.cause(py).is_none() {
+            first.set_cause(py, Some(error));
+        }
+    }
+    Err(first)
+}
+
 /// Returns the error with a text appended.
 pub(crate) fn append_text(py: Python<'_>, error: PyErr, text: &str) -> PyErr {
     let longer = str(error.value(py)).map(|shown| shown + text);

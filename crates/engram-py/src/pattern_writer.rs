@@ -177,8 +177,8 @@ impl PatternState {
                 sender.options(table).check_priority(priority)
             });
         let sent = self.sender.send(py, &mut self.recorder);
-        applied.map_err(|error| errors::to_py(py, &error))?;
-        sent
+        let applied = applied.map_err(|error| errors::to_py(py, &error));
+        errors::all_of(py, [applied.map(drop), sent])
     }
 }
 
@@ -253,10 +253,8 @@ impl PatternWriter {
         let ended = state.recorder.end_episode(clear);
         let sent = state.sender.send(py, &mut state.recorder);
         let waited = state.sender.wait(py, timeout, 0);
-        applied?;
-        ended.map_err(|error| errors::to_py(py, &error))?;
-        sent?;
-        waited
+        let ended = ended.map_err(|error| errors::to_py(py, &error));
+        errors::all_of(py, [applied, ended, sent, waited])
     }
 
     #[getter]

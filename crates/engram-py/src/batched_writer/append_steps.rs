@@ -27,7 +27,10 @@ impl BatchedState {
         let columns = stacked.columns()?;
         let ends = ends.map(|(ends, _)| ends.as_slice());
         let mut appended = 0;
-        let outcome = self.append_columns(py, &columns, ends, total, &mut appended);
+        // The first error about items: the other steps are appended nevertheless.
+        let mut items = Ok(());
+        let outcome = self.append_columns(py, &columns, (ends, total), &mut appended, &mut items);
+        let outcome = errors::all_of(py, [outcome, items]);
         outcome.map_err(|error| with_stored_steps(py, error, appended, total))
     }
 
@@ -55,18 +58,16 @@ impl BatchedState {
     }
 
     /// Appends `total` steps of each environment. Sets `appended` to the number of those that are stored, also after an
-    /// error.
+    /// error, and `items` to the first error about items.
     fn append_columns(
         &mut self,
         py: Python<'_>,
         columns: &[ColumnInput<'_>],
-        ends: Option<&[bool]>,
-        total: usize,
+        (ends, total): (Option<&[bool]>, usize),
         appended: &mut usize,
+        items: &mut PyResult<()>,
     ) -> PyResult<()> {
         let to_py = |error| errors::to_py(py, &error);
-        // The first error about items. It is raised at the end: the other steps are appended nevertheless.
-        let mut outcome = Ok(());
         while *appended < total {
             py.check_signals()?;
             self.sender.wait_for_capacity(py)?;
@@ -91,10 +92,12 @@ impl BatchedState {
             });
             let run = run.map_err(to_py)?;
             *appended += run.steps;
-            outcome = outcome.and(run.items.map(drop).map_err(to_py));
+            if let (Ok(()), Err(error)) = (&items, run.items) {
+                *items = Err(to_py(error));
+            }
             self.sender.send(py, recorder)?;
             warn_of_lost_flags(py, recorder)?;
         }
-        outcome
+        Ok(())
     }
 }

@@ -45,24 +45,27 @@ impl PatternState {
             }
         }
         let mut appended = 0;
-        let outcome = self.append_columns(py, &columns, total, &mut appended);
+        // The first error about items: the other steps are appended nevertheless.
+        let mut items = Ok(());
+        let outcome = self.append_columns(py, &columns, total, &mut appended, &mut items);
+        let outcome = errors::all_of(py, [outcome, items]);
         outcome.map_err(|error| with_stored_steps(py, error, appended, total))
     }
 
-    /// Appends `total` steps. Sets `appended` to the number of those that are stored, also after an error.
+    /// Appends `total` steps. Sets `appended` to the number of those that are stored, also after an error, and `items` to the
+    /// first error about items.
     fn append_columns(
         &mut self,
         py: Python<'_>,
         columns: &[Option<ColumnInput<'_>>],
         total: usize,
         appended: &mut usize,
+        items: &mut PyResult<()>,
     ) -> PyResult<()> {
         let to_py = |error| errors::to_py(py, &error);
         let patterns = (0..self.num_patterns).filter_map(|number| self.patterns.get(number));
         let tables = PatternTables::new(&self.sender, patterns);
         let check_priority = |table, priority| tables.check_priority(table, priority);
-        // The first error about items. It is raised at the end: the other steps are appended nevertheless.
-        let mut outcome = Ok(());
         while *appended < total {
             py.check_signals()?;
             self.sender.wait_for_capacity(py)?;
@@ -86,9 +89,11 @@ impl PatternState {
             let run = run.map_err(to_py)?;
             *appended += run.steps;
             self.appends += run.steps as u64;
-            outcome = outcome.and(run.items.map(drop).map_err(to_py));
+            if let (Ok(()), Err(error)) = (&items, run.items) {
+                *items = Err(to_py(error));
+            }
             self.sender.send(py, &mut self.recorder)?;
         }
-        outcome
+        Ok(())
     }
 }

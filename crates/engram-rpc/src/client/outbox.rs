@@ -137,18 +137,17 @@ impl RemoteOutbox {
         &self.tables[number as usize]
     }
 
-    /// Sends items to their tables, in order. Consecutive items for one table are sent together; none of them is sent
-    /// if one is invalid.
+    /// Sends items to their tables, in order. Consecutive items for one table are sent together. Items that their table
+    /// does not accept, or that are too large to send, are dropped.
     ///
     /// # Errors
-    /// The error of the first invalid item: its table does not accept it, or it is too large to send.
+    /// As [`send_by_table`].
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
-        send_by_table(items, usize::MAX, |number, batch| {
-            let options = &self.tables[number as usize];
-            for item in &batch {
-                options.check_item(item)?;
-                check_sendable(item)?;
-            }
+        let check = |number, item: &NewItem| {
+            self.tables[number as usize].check_item(item)?;
+            check_sendable(item)
+        };
+        send_by_table(items, usize::MAX, check, |number, batch| {
             self.progress.count_sent(number, batch.len() as u64);
             self.send_command(InsertCommand::Items(number, batch));
             Ok(())
