@@ -220,7 +220,8 @@ class TableStore(ClosedAtBlockEnd):
                 waited for.
             UnsatisfiableError: The table can never provide this many items; or, without `timeout`, a `Store` does not
                 have them, and this is the only thread of the process, so nothing can be inserted.
-            SignatureError: The items' columns differ and cannot be stacked.
+            SignatureError: The items' columns differ and cannot be stacked. They do not count as sampled, unless a
+                client has received them from several shards.
             OutOfMemoryError: The batch needs more memory than the system provides.
             InvalidArgumentError: An argument is invalid.
             UnknownTableError: There is no table of this name.

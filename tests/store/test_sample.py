@@ -12,6 +12,7 @@ from engram.errors import (
     ClosedError,
     DeadlineExceededError,
     InvalidArgumentError,
+    SignatureError,
     UnknownTableError,
     UnsatisfiableError,
 )
@@ -66,6 +67,22 @@ def test_a_sample_whose_items_expire_while_it_waits_states_that_there_are_no_oth
         "sample: insert more, or sample fewer at once",
     ):
         store.sample("q", 2, timeout=0.2)
+
+
+@pytest.mark.parametrize("max_times_sampled", [None, 4])
+def test_a_sample_that_cannot_be_stacked_does_not_count(open_store, max_times_sampled):
+    store = open_store(Table("t", max_times_sampled=max_times_sampled))
+    fill(store, "t", range(2))
+    store.sample("t", 3)
+    store.insert({"y": 1}, {"t": 1.0})
+    counts = [(item.key, item.times_sampled) for item in store.peek("t", 3).items]
+    for _ in range(10):
+        with suppress(SignatureError):
+            store.sample("t", 100 if max_times_sampled is None else 8)
+            pytest.fail("the columns differ")
+    info = store.info()["t"]
+    assert (info.samples, info.num_unique_samples) == (3, sum(times > 0 for _, times in counts))
+    assert [(item.key, item.times_sampled) for item in store.peek("t", 3).items] == counts
 
 
 def test_a_late_sample_returns_its_items(open_store):

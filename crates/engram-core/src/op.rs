@@ -114,6 +114,13 @@ pub enum TableOp<'a> {
         /// Number of samples whose leases end: more than `keys` if sampled items have left the table.
         samples: u64,
     },
+    /// Undoes the counts of samples that had no lease and did not reach their caller.
+    UndoSamples {
+        /// Keys of the sampled items that are still in the table.
+        keys: &'a [u64],
+        /// Number of samples: more than `keys` if sampled items have left the table.
+        samples: u64,
+    },
     /// Removes all items and sets the counters to 0. Insertion numbers continue, and sessions stay.
     Reset,
     /// Sets the limits of the rate limiter; its counters stay.

@@ -42,8 +42,8 @@ impl Sample {
     /// Copies the items into a batch; also returns the lease.
     ///
     /// # Errors
-    /// Those of [`gather`], as converted by [`Self::remove_unreadable`]. The items that it did not remove return to
-    /// the table if they were leased.
+    /// Those of [`gather`], as converted by [`Self::remove_unreadable`]. The items that it did not remove are as if they had
+    /// not been sampled.
     pub fn gather(
         self,
         length_policy: LengthPolicy,
@@ -78,16 +78,17 @@ impl Sample {
 
     /// Handles the error of a sample that could not be gathered. If it is [`Error::Payload`], removes the
     /// items whose stored bytes are corrupt from their table: otherwise, a queue would return the same items
-    /// again and again. The draws of these items are final; the other items of a lease return to the table.
+    /// again and again. The draws of these items are final; all others are undone.
     ///
     /// Returns the error to report: if items were removed, it names the table and these items, otherwise it is
     /// `error`.
     #[must_use]
     pub fn remove_unreadable(mut self, error: Error, pool: &Arc<Pool>) -> Error {
-        if !matches!(error, Error::Payload(_)) {
-            return error;
-        }
-        let Some(unreadable) = UnreadableItems::find(&self.draws, pool) else {
+        let unreadable = matches!(error, Error::Payload(_))
+            .then(|| UnreadableItems::find(&self.draws, pool))
+            .flatten();
+        let Some(unreadable) = unreadable else {
+            self.undo();
             return error;
         };
         let name = &self.table.options().name;
@@ -104,8 +105,24 @@ impl Sample {
         self.table.remove_unreadable(&handles);
         if let Some(lease) = self.lease.take() {
             lease.acknowledge_each(unreadable.flags());
+        } else {
+            let draws = std::mem::take(&mut self.draws);
+            let readable = draws.into_iter().zip(unreadable.flags());
+            self.draws = readable
+                .filter_map(|(draw, is_unreadable)| (!is_unreadable).then_some(draw))
+                .collect();
+            self.undo();
         }
         Error::Payload(text)
+    }
+
+    /// Undoes the draws: the items are as if they had not been sampled.
+    pub fn undo(self) {
+        // Dropping a lease returns its items.
+        if self.lease.is_none() {
+            let handles: Vec<_> = self.draws.iter().map(|draw| draw.handle).collect();
+            self.table.undo_samples(&handles);
+        }
     }
 }
 

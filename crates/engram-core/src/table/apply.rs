@@ -71,8 +71,16 @@ impl TableState {
             }
             TableOp::ReturnLeases { keys, samples } => {
                 self.counters.leased = self.counters.leased.saturating_sub(samples);
-                self.counters.limiter.samples =
-                    self.counters.limiter.samples.saturating_sub(samples);
+                self.undo_limiter_samples(samples);
+                for key in keys {
+                    if let Some(slot) = slot_of(self, *key) {
+                        self.end_lease(slot);
+                        self.undo_sample(slot);
+                    }
+                }
+            }
+            TableOp::UndoSamples { keys, samples } => {
+                self.undo_limiter_samples(samples);
                 for key in keys {
                     if let Some(slot) = slot_of(self, *key) {
                         self.undo_sample(slot);
@@ -222,11 +230,16 @@ impl TableState {
         self.contents.items[slot as usize].is_exhausted()
     }
 
-    /// Ends a lease of an item and undoes the counts of its sample. The caller reduces the limiter's samples and
-    /// the table's number of open leases. Makes a hidden item visible.
+    /// Reduces the limiter's samples.
+    pub(super) fn undo_limiter_samples(&mut self, samples: u64) {
+        let limiter = &mut self.counters.limiter;
+        limiter.samples = limiter.samples.saturating_sub(samples);
+    }
+
+    /// Undoes the counts of a sample in its item, whose lease has ended if it had one. The caller reduces the limiter's
+    /// samples. Makes a hidden item visible.
     pub(super) fn undo_sample(&mut self, slot: Slot) {
         let item = &mut self.contents.items[slot as usize];
-        item.leases -= u32::from(item.open_leases() > 0);
         item.times_sampled = item.times_sampled.saturating_sub(1);
         let unique = u64::from(item.times_sampled == 0);
         self.counters.num_unique_samples = self.counters.num_unique_samples.saturating_sub(unique);

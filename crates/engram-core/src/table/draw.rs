@@ -235,7 +235,7 @@ impl TableState {
         number: Option<(SessionNumber, u64)>,
         deferred: &mut DeferredDrops,
     ) {
-        let (handles, keys) = self.open_leases(handles);
+        let (handles, keys) = self.since_reset(handles);
         if handles.is_empty() {
             return;
         }
@@ -267,9 +267,29 @@ impl TableState {
     ///
     /// Items that were removed meanwhile stay removed.
     pub fn return_leases(&mut self, handles: impl Iterator<Item = Handle>) {
-        let (handles, keys) = self.open_leases(handles);
+        let (handles, keys) = self.since_reset(handles);
         debug_assert!(handles.len() as u64 <= self.counters.leased);
         self.record_returned_leases(&keys, handles.len() as u64);
+        for handle in handles {
+            if self.is_live(handle) {
+                self.end_lease(handle.slot);
+                self.undo_sample(handle.slot);
+            }
+        }
+    }
+
+    /// Undoes the counts of draws without a lease that did not reach their caller.
+    ///
+    /// Items that were removed meanwhile stay removed.
+    pub fn undo_samples(&mut self, handles: impl Iterator<Item = Handle>) {
+        let (handles, keys) = self.since_reset(handles);
+        if handles.is_empty() {
+            return;
+        }
+        let samples = handles.len() as u64;
+        let keys = &keys;
+        self.record(&TableOp::UndoSamples { keys, samples });
+        self.undo_limiter_samples(samples);
         for handle in handles {
             if self.is_live(handle) {
                 self.undo_sample(handle.slot);
@@ -325,9 +345,9 @@ impl TableState {
         item.trajectory.is_some() && item.seq == handle.seq
     }
 
-    /// The handles of the leases that no reset has ended, and the keys of those of their items that are still in the
-    /// table.
-    fn open_leases(&self, handles: impl Iterator<Item = Handle>) -> (Vec<Handle>, Vec<u64>) {
+    /// The handles of draws since the last reset, which has ended earlier leases, and the keys of those of their items that
+    /// are still in the table.
+    fn since_reset(&self, handles: impl Iterator<Item = Handle>) -> (Vec<Handle>, Vec<u64>) {
         let handles = handles.filter(|handle| handle.seq >= self.counters.first_seq);
         let handles: Vec<Handle> = handles.collect();
         let live = handles.iter().filter(|handle| self.is_live(**handle));

@@ -350,6 +350,6 @@ impl TableState {
         }
         self.record(&TableOp::ReturnLeases { keys, samples });
         self.counters.leased = self.counters.leased.saturating_sub(samples);
-        self.counters.limiter.samples = self.counters.limiter.samples.saturating_sub(samples);
+        self.undo_limiter_samples(samples);
     }
 }

@@ -25,6 +25,7 @@ mod code {
     pub(super) const SET_LIMITS: u8 = 9;
     pub(super) const SET_RNG: u8 = 10;
     pub(super) const ACKNOWLEDGE_NUMBERED: u8 = 11;
+    pub(super) const UNDO_SAMPLES: u8 = 12;
 }
 
 /// Appends a change to `body`. `serial_of` returns the serial of a chunk; the chunks that the change refers to
@@ -88,6 +89,11 @@ pub(crate) fn put_change(
             body.put_u64s(keys);
             body.put_u64(samples);
         }
+        TableOp::UndoSamples { keys, samples } => {
+            body.put_u8(code::UNDO_SAMPLES);
+            body.put_u64s(keys);
+            body.put_u64(samples);
+        }
         TableOp::Reset => body.put_u8(code::RESET),
         TableOp::SetLimits { limits } => {
             body.put_u8(code::SET_LIMITS);
@@ -108,6 +114,7 @@ pub(crate) enum Change {
     Acknowledge(Vec<u64>, u64),
     AcknowledgeNumbered(Vec<u64>, u64, SessionNumber, u64),
     ReturnLeases(Vec<u64>, u64),
+    UndoSamples(Vec<u64>, u64),
     Reset,
     SetLimits(RateLimits),
 }
@@ -154,10 +161,11 @@ impl Change {
                 reader.u64()?,
             ),
             code::RETURN_LEASES => Self::ReturnLeases(reader.u64s()?, reader.u64()?),
+            code::UNDO_SAMPLES => Self::UndoSamples(reader.u64s()?, reader.u64()?),
             code::RESET => Self::Reset,
             code::SET_LIMITS => Self::SetLimits(read_limits(reader)?),
             other => {
-                return UnusableData::err(format!("unknown change kind {other}, expected 1 to 11"));
+                return UnusableData::err(format!("unknown change kind {other}, expected 1 to 12"));
             }
         })
     }
@@ -222,6 +230,10 @@ impl Change {
                 now: *now,
             },
             Self::ReturnLeases(keys, samples) => TableOp::ReturnLeases {
+                keys,
+                samples: *samples,
+            },
+            Self::UndoSamples(keys, samples) => TableOp::UndoSamples {
                 keys,
                 samples: *samples,
             },

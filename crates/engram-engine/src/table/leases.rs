@@ -68,6 +68,13 @@ impl Table {
         }
     }
 
+    /// Undoes the counts of samples without a lease.
+    pub(crate) fn undo_samples(&self, handles: &[Handle]) {
+        for handles in handles.chunks(MAX_RETURNED_PER_LOCK) {
+            self.change(|locked, _, _| locked.state.undo_samples(handles.iter().copied()));
+        }
+    }
+
     /// Removes and counts drawn items that cannot be read.
     pub(crate) fn remove_unreadable(&self, handles: &[Handle]) {
         // The closure cannot fail.

@@ -8,7 +8,7 @@ use engram_core::gather::LengthPolicy;
 use engram_core::pool::Pool;
 use engram_core::{
     AlignedBytes, CellSpec, Chunk, DType, Error, Extent, Layout, NewItem, Origin, Result, Schema,
-    Trajectory,
+    SelectorKind, TableOptions, Trajectory,
 };
 use engram_engine::{BatchLease, BatchStream, Sample, Stream, StreamOptions, Table, WaitOptions};
 use smallvec::smallvec;
@@ -113,6 +113,39 @@ fn the_rate_limiter_of_a_queue_counts_unreadable_items_as_sampled() {
         );
     }
     assert_eq!(table.info().unreadable_items, 6);
+}
+
+#[test]
+fn samples_without_a_lease_that_fail_are_undone_except_those_of_unreadable_items() {
+    let table = new_table(TableOptions {
+        sampler: SelectorKind::Uniform,
+        ..table_options("t")
+    });
+    insert_items(&table, items([0, 1]));
+    let leased = wait_ready(table.sample(2, true).unwrap()).unwrap();
+    assert_eq!(read(&table, 3).unwrap().len(), 3);
+    let counts = |table: &Table| {
+        let all = table.snapshot().unwrap();
+        let times: Vec<u32> = all.items().map(|item| item.times_sampled).collect();
+        (
+            table.info().stats.limiter.samples,
+            table.info().stats.leased,
+            times,
+        )
+    };
+    let before = counts(&table);
+    // Columns of other lengths cannot be stacked.
+    insert_items(&table, vec![byte_item(2, 1.0, 50)]);
+    assert!(matches!(read(&table, 100), Err(Error::Signature(_))));
+    table.delete(&[2]).unwrap();
+    assert_eq!(counts(&table), before);
+    insert_items(&table, vec![corrupt_item(3)]);
+    let sample = wait_ready(table.sample(100, false).unwrap()).unwrap();
+    let unreadable = keys(&sample).iter().filter(|key| **key == 3).count() as u64;
+    assert!(matches!(gather(sample), Err(Error::Payload(_))));
+    assert_eq!(counts(&table), (before.0 + unreadable, before.1, before.2));
+    drop(leased);
+    assert_eq!((counts(&table).0, counts(&table).1), (3 + unreadable, 0));
 }
 
 #[test]

@@ -52,6 +52,10 @@ pub(crate) enum Op {
         keys: Vec<u64>,
         samples: u64,
     },
+    UndoSamples {
+        keys: Vec<u64>,
+        samples: u64,
+    },
     Reset,
     SetLimits {
         limits: RateLimits,
@@ -93,6 +97,10 @@ impl Op {
                 keys: keys.to_vec(),
                 samples,
             },
+            TableOp::UndoSamples { keys, samples } => Self::UndoSamples {
+                keys: keys.to_vec(),
+                samples,
+            },
             TableOp::Reset => Self::Reset,
             TableOp::SetLimits { limits } => Self::SetLimits {
                 limits: limits.clone(),
@@ -125,6 +133,7 @@ impl Op {
                 now,
             },
             Self::ReturnLeases { ref keys, samples } => TableOp::ReturnLeases { keys, samples },
+            Self::UndoSamples { ref keys, samples } => TableOp::UndoSamples { keys, samples },
             Self::Reset => TableOp::Reset,
             Self::SetLimits { ref limits } => TableOp::SetLimits { limits },
         };

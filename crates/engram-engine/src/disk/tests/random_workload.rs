@@ -180,8 +180,11 @@ impl History {
                     let mut draws = Vec::new();
                     let leased = rng.next_u64().is_multiple_of(2);
                     table.draw(3, leased, &mut draws, deferred);
+                    let handles: Vec<_> = draws.iter().map(|draw| draw.handle).collect();
+                    if !leased && rng.next_u64().is_multiple_of(4) {
+                        table.undo_samples(handles.iter().copied());
+                    }
                     if leased {
-                        let handles: Vec<_> = draws.iter().map(|draw| draw.handle).collect();
                         let (returned, acknowledged) = handles.split_at(handles.len() / 2);
                         table.acknowledge(acknowledged.iter().copied(), deferred);
                         if rng.next_u64().is_multiple_of(2) {

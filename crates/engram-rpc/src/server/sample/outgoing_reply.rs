@@ -135,12 +135,15 @@ fn gather_batch(
     state: &ServiceState,
 ) -> Result<(OutgoingBatch, Option<Lease>)> {
     let (columns, sample) = sample.gather_estimated(estimate, &state.pool)?;
-    let Sample { draws, lease, .. } = sample;
-    let durable = lease
-        .as_ref()
-        .is_some_and(Lease::needs_durable_acknowledgement);
-    let batch = OutgoingBatch::new(columns, &draws, lease.is_some(), durable)?;
-    Ok((batch, lease))
+    let lease = sample.lease.as_ref();
+    let durable = lease.is_some_and(Lease::needs_durable_acknowledgement);
+    match OutgoingBatch::new(columns, &sample.draws, lease.is_some(), durable) {
+        Ok(batch) => Ok((batch, sample.lease)),
+        Err(error) => {
+            sample.undo();
+            Err(error)
+        }
+    }
 }
 
 pub(super) fn encode_response(id: u64, outcome: Outcome) -> pb::SampleResponse {
