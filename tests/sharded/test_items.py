@@ -110,12 +110,22 @@ def test_keys_without_the_id_of_a_shard_reach_all(connect):
     assert client.update_priorities("t", [key, own], [1.0, 2.0]) == 1
 
 
-def test_an_invalid_priority_changes_nothing_on_any_shard(connect):
-    client, shards = connect([Table("t", sampler=selectors.Prioritized(1.0))])
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize(
+    ("sampler", "invalid"),
+    [
+        (selectors.Prioritized(1.0), [5.0, 5.0, float("nan")]),
+        (selectors.Prioritized(1.0), [5.0, 1e300, 5.0]),
+        (selectors.Prioritized(-1.0), [5.0, 1e-300, 5.0]),
+        (selectors.MinHeap(), [5.0, -1.0, float("nan")]),
+    ],
+)
+def test_an_invalid_priority_changes_nothing_on_any_shard(connect, sampler, invalid, wait):
+    client, shards = connect([Table("t", sampler=sampler)])
     keys = [int(shard.insert({"x": 1}, {"t": 1.0})) for shard in shards]
     with pytest.raises(engram.errors.PriorityError):
-        client.update_priorities("t", keys, [5.0, 5.0, float("nan")])
-    assert client.info()["t"].total_weight == 3.0
+        client.update_priorities("t", keys, invalid, wait=wait)
+    assert [shard.peek("t").items[0].priority for shard in shards] == [1.0, 1.0, 1.0]
 
 
 def test_a_scan_reads_the_items_of_all_shards(connect):

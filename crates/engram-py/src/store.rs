@@ -418,6 +418,21 @@ impl Store {
         }
     }
 
+    /// Checks that a table accepts all these priorities.
+    fn check_priorities(
+        &self,
+        py: Python<'_>,
+        table: &Bound<'_, PyAny>,
+        priorities: PyReadonlyArray1<'_, f64>,
+    ) -> PyResult<()> {
+        let table = arguments::table_name("`table`", table)?;
+        let priorities = priorities.as_slice()?.to_vec();
+        match self.tables(py)? {
+            Tables::Local(_) => Ok(()), // `update_priorities` checks all of them
+            Tables::Remote(remote) => remote.check_priorities(py, table, &priorities),
+        }
+    }
+
     #[pyo3(signature = (data, priorities, timeout, time_axis))]
     fn insert(
         &self,

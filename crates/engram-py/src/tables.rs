@@ -198,6 +198,25 @@ impl RemoteTables {
         self.cache().options.remove(table).is_some()
     }
 
+    /// Checks priorities against a table's options, which are those of the server: an error of cached ones may be out of
+    /// date.
+    pub(crate) fn check_priorities(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        priorities: &[f64],
+    ) -> PyResult<()> {
+        let until = (Timeout::from_seconds(None), None);
+        let check = |options: Arc<TableOptions>| {
+            let mut priorities = priorities.iter();
+            detached(py, || {
+                priorities.try_for_each(|priority| options.check_priority(*priority))
+            })
+        };
+        check(self.table_options(py, table, until)?)
+            .or_else(|_| check(self.request_table_options(py, table, until)?))
+    }
+
     /// Sets priorities. Returns the same as [`Self::finish_change`].
     pub(crate) fn update_priorities(
         &self,

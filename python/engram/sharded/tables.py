@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
@@ -302,9 +303,11 @@ class ShardedNative:
         if keys.shape != priorities.shape:  # the error is the same on each shard
             return self._stores[self._reachable()[0]].update_priorities(table, keys, priorities, wait)
         parts = self._by_shard(keys)
-        # A shard that rejects a priority must do so before others change priorities.
-        invalid = ~(np.isfinite(priorities) & (priorities >= 0))
-        parts.sort(key=lambda part: not invalid[part[1]].any())
+        # Before any shard changes priorities. Their tables have the same selectors.
+        for shard, _ in parts:
+            with suppress(UnavailableError):
+                self._stores[shard].check_priorities(table, priorities)
+                break
 
         def update(store: _engram.Store, chosen: npt.NDArray[np.bool_]) -> int | None:
             return store.update_priorities(table, keys[chosen], priorities[chosen], wait)
