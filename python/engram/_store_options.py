@@ -1,13 +1,25 @@
 """Checks of the arguments that create and open stores."""
 
+import logging
 import secrets
 from collections.abc import Iterable, Mapping
 
-from engram import _checks
+from engram import _checks, _engram
 from engram.errors import InvalidArgumentError
+from engram.rate_limiters import AnyRateLimiter
 from engram.table import Table
 
-__all__ = ["checked_recovery_options", "checked_seed", "checked_tables"]
+__all__ = ["checked_recovery_options", "checked_seed", "checked_tables", "warn_of_limiter"]
+
+_LOG = logging.getLogger("engram")
+
+
+def warn_of_limiter(table: str, limiter: AnyRateLimiter) -> None:
+    """Warns of a rate limiter that blocks both sides: earlier releases and dm-reverb accept it."""
+    try:
+        _engram.check_progress(limiter)
+    except InvalidArgumentError as error:
+        _LOG.warning("rate limiter of table `%s`: %s, with `set_rate_limiter`", table, error)
 
 
 def checked_tables(tables: Iterable[Table]) -> list[Table]:

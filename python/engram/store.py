@@ -1,13 +1,12 @@
 """The store: a set of named tables in this process."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Literal, NoReturn, Self
 
 from engram import _checks, _engram
 from engram._checkpoint_thread import CheckpointThread
-from engram._store_options import checked_recovery_options, checked_seed, checked_tables
+from engram._store_options import checked_recovery_options, checked_seed, checked_tables, warn_of_limiter
 from engram._text import number_text
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError
 from engram.table import Table
@@ -17,8 +16,6 @@ __all__ = ["Store"]
 
 _MAX_SYNC_INTERVAL = 60.0
 """Maximum of `sync_interval`, in seconds."""
-
-_LOG = logging.getLogger("engram")
 
 
 class Store(TableStore):
@@ -38,7 +35,10 @@ class Store(TableStore):
         Raises:
             InvalidArgumentError: Two tables have the same name, or an argument is invalid.
         """
-        self._initialize(_engram.Store(checked_tables(tables), checked_seed(seed)), ())
+        tables = checked_tables(tables)
+        self._initialize(_engram.Store(tables, checked_seed(seed)), ())
+        for table in tables:
+            warn_of_limiter(table.name, table.rate_limiter)
 
     @classmethod
     def open(
@@ -180,13 +180,9 @@ class Store(TableStore):
         return tuple(names)
 
     def _warn_of_limiters(self, names: Iterable[str]) -> None:
-        """Warns of rate limiters that earlier releases and dm-reverb accept."""
         infos = self.info()
         for name in names:
-            try:
-                _engram.check_progress(infos[name].rate_limiter)
-            except InvalidArgumentError as error:
-                _LOG.warning("rate limiter of table `%s`: %s, with `set_rate_limiter`", name, error)
+            warn_of_limiter(name, infos[name].rate_limiter)
 
     def close(self) -> None:
         """Ends all waiting calls with `ClosedError` and releases all tables. Can be called more than once.

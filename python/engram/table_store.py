@@ -10,6 +10,7 @@ from engram import Nest, _checks, _engram
 from engram._closing_context import ClosedAtBlockEnd
 from engram._item_arrays import batch_priorities, key_array, priority_array
 from engram._nest_checks import IsDeclared, check_equal_lists, check_number_lists, check_one_nest, declared_by
+from engram._store_options import warn_of_limiter
 from engram.batch import Batch, Sample
 from engram.errors import InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
@@ -452,6 +453,7 @@ class TableStore(ClosedAtBlockEnd):
         """
         _checks.instance_of("`table`", table, Table, "an engram.Table")
         self._native.create_table(table)
+        warn_of_limiter(table.name, table.rate_limiter)
 
     def drop_table(self, table: str) -> None:
         """Removes a table and its items. Calls that wait for it raise `ClosedError`.

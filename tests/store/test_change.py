@@ -284,6 +284,20 @@ def test_bad_limiters_are_rejected(open_store):
     assert store.info()["t"].rate_limiter == rate_limiters.MinSize(1)
 
 
+def test_a_store_warns_of_limiters_that_block_both_sides(caplog):
+    """As one of a server by an earlier release, or of `engram.compat.reverb`, that is used again."""
+    blocking = rate_limiters.from_native("RateLimiter", 2.0, 1, 0.0, 1.0)
+    text = (
+        "rate limiter of table `{}`: `max_diff` must be at least 2 with `samples_per_insert` = 2 and `min_diff` = 0, "
+        "or inserts and samples would block each other forever; got 1; raise `max_diff` to 2, or lower `min_diff` to "
+        "-1, with `set_rate_limiter`"
+    )
+    store = engram.Store([Table("t", rate_limiter=blocking), Table("u")])
+    store.create_table(Table("v", rate_limiter=store.info()["t"].rate_limiter))
+    with engram.Server([Table("w", rate_limiter=blocking)]):
+        assert caplog.messages == [text.format(table) for table in "tvw"]
+
+
 def test_a_server_rejects_limiters_that_block_both_sides():
     blocking = rate_limiters.from_native("RateLimiter", 2.0, 1, 0.0, 1.0)
     with engram.Server([Table("t")]) as server, engram.Client(server.address) as client:
