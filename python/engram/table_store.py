@@ -377,8 +377,9 @@ class TableStore(ClosedAtBlockEnd):
             priorities: `[B]` numbers.
             wait: If False, a store does not wait until the change is durable, and a client does not wait for the
                 server's reply, unless 8 such changes are in flight. The server applies the changes in order. An error
-                of the server is raised by a later change or by `close`. If there are more than 8,192 priorities, they
-                are first checked against the table's configuration, which may have to be fetched from the server.
+                of the server is raised by a later change or by `close`; if neither follows, it is logged. If there are
+                more than 8,192 priorities, they are first checked against the table's configuration, which may have to
+                be fetched from the server.
 
         Returns:
             Number of keys found in the table; None if `wait` is False.

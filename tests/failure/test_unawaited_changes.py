@@ -1,10 +1,13 @@
 """Changes to tables that a killed server does not acknowledge, or whose caller does not wait (`wait=False`)."""
 
+import gc
+
+import numpy as np
 import pytest
 from helpers.faults import ServerProcess
 from helpers.support import raises
 
-from engram import Client, Server, Table
+from engram import Client, Server, ShardedClient, Table, selectors
 from engram.errors import UnavailableError, UnknownTableError
 
 
@@ -17,6 +20,33 @@ def test_closing_waits_for_unawaited_changes_and_raises_their_errors():
         with raises(UnknownTableError, "no table `nowhere`; known tables: `t`"):
             client.close()
         assert server.store.info()["t"].size == 0
+
+
+WHAT = "a change that no call waited for (`wait=False`) failed"
+NAN = "priority for table `t` is NaN; it must be a number"
+
+
+def test_the_errors_of_unawaited_changes_of_a_garbage_collected_client_are_logged(caplog):
+    with Server([Table("t", sampler=selectors.Prioritized(1.0))]) as server:
+        key = server.store.insert({"x": 1}, {"t": 1.0})
+        client = Client(server.address)
+        client.update_priorities("t", [key], [np.nan], wait=False)
+        client.delete("nowhere", [key], wait=False)
+        client.update_priorities("t", [key], [2.0], wait=False)
+        del client
+        gc.collect()
+        assert server.store.peek("t").items[0].priority == 2.0
+    assert caplog.messages == [f"{WHAT}: {NAN}", f"{WHAT}: no table `nowhere`; known tables: `t`"]
+
+
+def test_the_errors_of_unawaited_changes_of_a_garbage_collected_sharded_client_are_logged(caplog):
+    with Server([Table("t")], shard_id=1) as server, Server([Table("t")], shard_id=2) as other:
+        client = ShardedClient([server.address, other.address])
+        key = client.insert({"x": 1}, {"t": 1.0})
+        client.update_priorities("t", [key], [np.nan], wait=False)
+        del client
+        gc.collect()
+    assert caplog.messages == [f"{WHAT}: {NAN}"]
 
 
 def test_unawaited_changes_to_an_unreachable_server_raise_an_error_in_later_calls():

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, detached, forks, wait_for};
+use crate::long_wait::log;
 
 /// Extra time after a deadline for a server's reply.
 pub(crate) const REPLY_GRACE: Duration = Duration::from_millis(400);
@@ -102,8 +103,11 @@ impl RemoteStore {
         let cached = self.connection.load_full();
         match cached {
             Some(connection) if connection.forks == forks() => {
-                // No caller is left to receive the error of a change, which `close` would have reported.
-                let _ = connection.wait_for_changes(py, 0);
+                // No caller is left to receive the errors of changes, which `close` would have raised; nor an interruption.
+                let _ = connection.finish_changes(py, 0, |error| {
+                    let what = "a change that no call waited for (`wait=False`) failed";
+                    let _ = log(py, &format!("{what}: {}", error.value(py)));
+                });
                 py.detach(|| connection.client.wait_for_acks());
             }
             inherited => std::mem::forget(inherited),
@@ -263,19 +267,33 @@ impl RemoteTables {
     /// # Errors
     /// The error of the first change that failed, after waiting for the others; an interruption at once.
     pub(crate) fn wait_for_changes(&self, py: Python<'_>, max_pending: usize) -> PyResult<()> {
-        let mut outcome = Ok(());
+        let mut first = None;
+        self.finish_changes(py, max_pending, |error| {
+            first.get_or_insert(error);
+        })?;
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Waits as [`Self::wait_for_changes`] does, and passes each error to `on_error`.
+    ///
+    /// # Errors
+    /// An interruption, at once.
+    fn finish_changes(
+        &self,
+        py: Python<'_>,
+        max_pending: usize,
+        mut on_error: impl FnMut(PyErr),
+    ) -> PyResult<()> {
         loop {
             let oldest = {
                 let mut changes = self.changes();
                 if changes.len() <= max_pending {
-                    return outcome;
+                    return Ok(());
                 }
                 changes.pop_front()
             };
             match oldest.map(|reply| wait_for_reply(py, reply)) {
-                Some(Err(error)) if errors::is_ordinary_error(py, &error) => {
-                    outcome = outcome.and(Err(error));
-                }
+                Some(Err(error)) if errors::is_ordinary_error(py, &error) => on_error(error),
                 Some(Err(error)) => return Err(error),
                 Some(Ok(_)) | None => {}
             }
