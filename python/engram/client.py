@@ -1,11 +1,11 @@
 """The client: reads and writes the tables of a server in another process."""
 
-import weakref
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from engram import _checks, _engram
+from engram._process_end import finalize
 from engram.errors import InvalidArgumentError
 from engram.server import read_pem
 from engram.table_store import TableStore
@@ -95,7 +95,7 @@ class Client(TableStore):
         self._native = _engram.Store.connect(self.address, self._token, tls, self._reconnect_timeout)
         # At exit, and when this client is garbage-collected, wait until the server knows which samples were consumed;
         # otherwise it would hand them out again.
-        weakref.finalize(self, self._native.wait_for_pending_replies)
+        finalize(self, self._native.wait_for_pending_replies)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_native"}

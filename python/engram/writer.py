@@ -4,8 +4,10 @@ A writer collects steps in chunks. An item becomes visible at the first append a
 an episode, or on `flush`. A writer belongs to one thread; a store can have any number of writers.
 """
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,7 @@ from engram import Nest, _checks, _engram
 from engram._closing_context import ClosingContext
 from engram._lost_items import report, tables_text
 from engram._nest_checks import IsDeclared, check_equal_lists, check_number_lists, check_one_nest
+from engram._process_end import at_process_end
 from engram._text import counted
 from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError
 from engram.patterns import Pattern, checked_patterns, pattern_compiler
@@ -33,6 +36,11 @@ class _Writer(ClosingContext):
     """Names of the attributes that `repr` shows."""
     _tables: Collection[str]
     """Names of the tables that items were created for."""
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        writer = super().__new__(cls)
+        at_process_end(writer, _Writer._report_at_process_end)
+        return writer
 
     @property
     def pending_items(self) -> int:
@@ -72,17 +80,37 @@ class _Writer(ClosingContext):
             state = str(error)
         return f"{type(self).__name__}({state})"
 
-    def __del__(self) -> None:
+    def _pending_text(self) -> str:
+        pending = self.pending_items
+        return f"{counted(pending, 'pending item')} of {tables_text(self._tables)}" if pending else ""
+
+    # Not `sys`: at the end of the interpreter, it may be None. `_report_at_process_end` was called before.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
+            self._report("was garbage-collected", stacklevel=3)
+
+    def _report_at_process_end(self) -> None:
+        for _ in range(100):
+            try:
+                self._report("was still open when its process ended", stacklevel=2)
+            except EngramError:  # another thread uses it
+                time.sleep(0.001)
+            else:
+                return
+        text = (
+            f"a {type(self).__name__} was still in use by another thread when its process ended; its pending items of "
+            f"{tables_text(self._tables)} may be lost; end the thread and close the writer first"
+        )
+        report(text, ResourceWarning, self, stacklevel=2)
+
+    def _report(self, what: str, *, stacklevel: int) -> None:
         try:
-            pending = self._native.pending_items
-        except (AttributeError, ClosedError, ForkedError):
+            pending = self._pending_text()
+        except (AttributeError, ClosedError, ForkedError):  # AttributeError: its constructor failed
             return
         if pending:
-            text = (
-                f"a {type(self).__name__} was garbage-collected with {counted(pending, 'pending item')} of "
-                f"{tables_text(self._tables)}, which may be lost; flush or close it first"
-            )
-            report(text, ResourceWarning, self, stacklevel=2)
+            text = f"a {type(self).__name__} {what} with {pending}, which may be lost; flush or close it first"
+            report(text, ResourceWarning, self, stacklevel=stacklevel)
 
 
 class _StepWriter(_Writer):

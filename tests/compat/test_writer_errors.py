@@ -12,6 +12,7 @@ from helpers.compat_tables import serving, table
 from helpers.forks import needs_fork
 from helpers.support import BackgroundCall, run_python, runs_all_tests, wait_until
 
+import engram
 from engram.compat import reverb
 from engram.compat.reverb import _sending
 from engram.compat.reverb import structured_writer as sw
@@ -245,6 +246,44 @@ def test_garbage_collected_writers_wait_for_their_tables(kind):
             values = sample_values(client, f"queue{number}", 4)
             assert [value[0] if kind == "legacy" else value for value in values] == [0, 1, 2, 3], end
             ending.result()
+
+
+WORKER = """
+import multiprocessing
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later: forking with threads
+opened = []
+worker = multiprocessing.get_context("fork").Process(target=lambda: opened.append(write()))
+worker.start()
+worker.join()
+assert worker.exitcode == 0
+"""
+
+
+@needs_fork
+@pytest.mark.parametrize("kind", WRITERS)
+def test_open_writers_of_a_worker_process_wait_for_their_tables(kind):
+    with serving(reverb.Table.queue("queue", 4 if kind == "trajectory" else 1)) as (server, client):
+        program = _program(server.port, kind, WORKER).replace("\nwriter = write()\n", "\n")
+        ending = BackgroundCall(lambda: run_python(program))
+        values = sample_values(client, "queue", 4)
+        assert [value[0] if kind == "legacy" else value for value in values] == [0, 1, 2, 3]
+        ending.result()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_garbage_collected_writers_report_rejected_items(kind):
+    with serving(reverb.Table.queue("queue", 1)) as (server, client):
+        names = {"client": client, "sw": sw}
+        exec(f"def write():{WRITERS[kind]}\n    return writer", names)  # noqa: S102, the programs' code
+        cycle = [names["write"]()]
+        cycle.append(cycle)
+        wait_until(lambda: client.server_info()["queue"].current_size == 1)
+        engram.Client(f"localhost:{server.port}").drop_table("queue")
+        wait_until(lambda: "queue" not in client.server_info())
+        text = r"^a \w+ was closed before 3 items reached their table `queue`: table `queue` was dropped$"
+        del cycle
+        with pytest.warns(UserWarning, match=text):
+            gc.collect()
 
 
 @pytest.mark.parametrize("kind", ["legacy", pytest.param("structured", marks=pytest.mark.slow)])

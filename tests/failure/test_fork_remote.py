@@ -63,6 +63,21 @@ print("parent continues")
     assert run_program(HEAD + code) == "parent continues\n"
 
 
+def test_a_worker_process_acknowledges_its_samples_before_it_ends():
+    code = """
+import multiprocessing
+context = multiprocessing.get_context("fork")
+for _ in range(10):
+    worker = context.Process(target=lambda: client.sample("q", 2))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+info = server.store.info()["q"]
+assert (info.size, info.hidden_items) == (0, 0), info
+"""
+    assert run_program(HEAD + code) == ""
+
+
 def test_children_of_one_parent_have_different_sessions():
     code = """
 def child():

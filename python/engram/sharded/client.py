@@ -1,11 +1,11 @@
 """The client of several servers that have the same tables."""
 
-import weakref
 from collections.abc import Callable, Iterable
 from os import PathLike
 from typing import Any, cast
 
 from engram import _checks, _engram
+from engram._process_end import finalize
 from engram.client import Client
 from engram.errors import InvalidArgumentError
 from engram.peek import MAX_BINS, Histogram, HistogramOf, Peek, PeekOrder, checked_peek, histogram, peek
@@ -94,7 +94,7 @@ class ShardedClient(TableStore):
         stores = [client._native for client in self._clients]  # noqa: SLF001, same package
         self._sharded = ShardedNative(stores, self.addresses, self._seed, self._items_per_request)
         self._native = cast("_engram.Store", self._sharded)  # has the methods that a `TableStore` calls
-        weakref.finalize(self, self._sharded.wait_for_pending_replies)
+        finalize(self, self._sharded.wait_for_pending_replies)
 
     @property
     def addresses(self) -> list[str]:

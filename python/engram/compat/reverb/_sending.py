@@ -1,21 +1,24 @@
 """Sending, flushing and closing the engine's writer, shared by all writers, with Reverb's error texts."""
 
 import time
-import weakref
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import engram
 from engram import errors as engram_errors
 from engram._lost_items import report, tables_text
-from engram._text import counted
+from engram._process_end import finalize
+from engram._text import counted, dropped_items_text
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._turns import Lock, wait_in_turns
 from engram.compat.reverb.errors import DeadlineExceededError
 from engram.errors import EngramError
+
+if TYPE_CHECKING:
+    import weakref
 
 __all__ = [
     "ANY_NUMBER",
@@ -170,21 +173,35 @@ def _has_ended(writer: NativeWriter, steps: int, error: BaseException) -> bool:
 def close_native(writer: NativeWriter, name: str, tables: Collection[str], probe: ServerProbe | None) -> None:
     """Sends all items and closes the engine's writer. Waits for the tables as described in `close_on_drop`.
 
-    Warns if items have not reached their tables by then: they are lost.
+    Warns if items have not reached their tables by then, or were rejected: they are lost.
     """
-    reason = "; flush it first"
+    reason, rejected = "; flush it first", 0
     try:
-        with suppress(engram_errors.EngramError):
-            if probe is None:
-                writer.close(0.0)
-            elif not _close(writer, probe):
-                reason = f": the server at {probe.address} cannot be reached"
-    finally:
-        with suppress(engram_errors.ForkedError):  # pending items belong to the parent process
+        while True:
             pending = writer.pending_items
-            if pending:
+            try:
+                if probe is None:
+                    writer.close(0.0)
+                elif not _close(writer, probe):
+                    reason = f": the server at {probe.address} cannot be reached"
+                break
+            except engram_errors.DeadlineExceededError:
+                break
+            except engram_errors.EngramError as error:
+                # The items that were rejected with it are not pending any more. The next call raises the next error.
+                newly_rejected = max(0, pending - writer.pending_items)
+                reason = reason if rejected else f": {dropped_items_text(str(error))}"
+                rejected += newly_rejected
+                if not newly_rejected:
+                    break
+    except engram_errors.ForkedError:
+        return  # pending items belong to the parent process
+    finally:
+        with suppress(engram_errors.ForkedError):
+            lost = rejected + writer.pending_items
+            if lost:
                 where = f"their {tables_text(tables)}"
-                text = f"a {name} was closed before {counted(pending, 'item')} reached {where}{reason}"
+                text = f"a {name} was closed before {counted(lost, 'item')} reached {where}{reason}"
                 report(text, UserWarning, None, stacklevel=3)
 
 
@@ -214,7 +231,7 @@ def close_on_drop(
     the tables, unless the server is gone or `probe` is None. `name` is the class of the writer, and `tables` those of
     its items, for the warning.
     """
-    return weakref.finalize(writer, close_native, native, name, tables, probe)
+    return finalize(writer, close_native, native, name, tables, probe)
 
 
 def _timeout_error(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:
