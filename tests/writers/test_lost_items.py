@@ -1,4 +1,4 @@
-"""A writer that is garbage-collected with pending items logs how many may be lost, and of which tables."""
+"""Items that may be lost because a writer or adder is garbage-collected or left by an exception are logged."""
 
 import gc
 import logging
@@ -6,9 +6,11 @@ import logging
 import numpy as np
 import pytest
 from helpers.episodes import timesteps
+from helpers.support import raises
 
 from engram import Pattern, Table
 from engram.adders import NStepTransitionAdder, SequenceAdder, StructuredAdder
+from engram.errors import ClosedError, ItemError
 from engram.gymnasium import Transitions, VectorWriter
 
 ONE_STEP = [Pattern("replay", num_steps=1)]
@@ -127,3 +129,84 @@ def test_items_of_a_writer_that_an_exception_leaves_are_logged_with_their_tables
         "a TrajectoryWriter was garbage-collected with 2 pending items of tables `other`, `replay`, which may be lost"
     )
     assert caplog.messages == [f"{text}; flush or close it first"]
+
+
+def test_rejected_items_of_a_writer_that_an_exception_leaves_are_logged(open_store, caplog):
+    store = open_store(Table("replay", max_bytes=2000))
+    with pytest.raises(ZeroDivisionError), store.pattern_writer(ONE_STEP) as writer:
+        writer.append({"x": np.random.default_rng(1).random(1000)})
+        1 / 0  # noqa: B018, an error
+    (text,) = caplog.messages
+    assert text.startswith(
+        "a PatternWriter with 1 pending item of table `replay` was left by an exception, and not all of its items were "
+        "inserted: an item of 8"
+    )
+    assert writer.pending_items == 0
+
+
+def test_all_errors_of_a_writer_that_an_exception_leaves_are_logged(open_store, caplog):
+    store = open_store(Table.queue("replay", max_size=1), Table("other"))
+    with pytest.raises(ZeroDivisionError), store.pattern_writer(ONE_STEP, chunk_length=1) as writer:
+        for _ in range(5):
+            writer.append({"x": 1.0})
+        store.drop_table("replay")
+        1 / 0  # noqa: B018, an error
+    assert caplog.messages
+    for text in caplog.messages:
+        start, reason = text.split(" was left by an exception, and not all of its items were inserted: ")
+        assert start.startswith("a PatternWriter")
+        assert reason in {"table `replay` was dropped", "no table `replay`; known tables: `other`"}
+    assert writer.pending_items == 0
+
+
+def test_a_closed_store_does_not_log_writers_without_pending_items(open_store, caplog):
+    store = open_store(Table("replay"))
+    with pytest.raises(ZeroDivisionError), store.pattern_writer(ONE_STEP) as writer:
+        writer.append({"x": 1.0})
+        writer.flush()
+        store.close()
+        1 / 0  # noqa: B018, an error
+    assert caplog.messages == []
+
+
+class FailingPriority:
+    """A priority function that numbers its errors."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, _):
+        self.calls += 1
+        raise RuntimeError(f"call {self.calls}")
+
+
+def test_the_error_of_an_adder_states_how_many_items_failed(open_store):
+    adder = NStepTransitionAdder(open_store(Table("replay")), 3, 1.0, priority_fns={"replay": FailingPriority()})
+    first, *steps = timesteps([1.0] * 5)
+    adder.add_first(first)
+    for step in steps[:3]:
+        adder.add(0, step)
+    text = "the transition was added, but an item that ends with it was not created: call 1"
+    with raises(ItemError, text):
+        adder.add(0, steps[3])
+    text = "the transition was added, but 4 items that end with it were not created; the first error: call 2"
+    with raises(ItemError, text):
+        adder.add(0, steps[4])
+
+
+def test_the_errors_of_an_adder_that_an_exception_leaves_are_logged(open_store, caplog):
+    store, priority = open_store(Table("replay"), Table("other")), FailingPriority()
+    adder = NStepTransitionAdder(store, 3, 1.0, priority_fns={"replay": priority, "other": priority})
+    first, *steps = timesteps([1.0] * 4)
+    with pytest.raises(ZeroDivisionError), adder:
+        adder.add_first(first)
+        for step in steps[:3]:
+            adder.add(0, step)
+        1 / 0  # noqa: B018, an error
+    text = (
+        "a NStepTransitionAdder was left by an exception, and not all of its items were inserted: the transition was "
+        "added, but 2 items that end with it were not created; the first error: call 1"
+    )
+    assert caplog.messages == [text]
+    with raises(ClosedError, "the adder is closed"):
+        adder.add_first(first)

@@ -143,8 +143,8 @@ class Adder(ClosingContext):
             DeadlineExceededError: The episode has ended, and its tables did not accept all items in time; they stay
                 queued. Or the server did not send the options of a table in time, and nothing is kept.
             ItemError: The transition was added, but an item that ends with it was not created, because a function of
-                `priority_fns` or `should_insert_fns` failed, or because its table rejected it. Other items were
-                created.
+                `priority_fns` or `should_insert_fns` failed, or because its table rejected it. If several items failed,
+                the text states their number. Other items were created.
             UnsatisfiableError: The episode has ended, and its last items are too large for their table.
             ClosedError: The adder is closed; or its table was dropped or its store closed, which is noticed when items
                 are sent.
@@ -246,6 +246,9 @@ class Adder(ClosingContext):
             self._abandon_episode(timeout)
         self._items.close(timeout)
         self._closed = True
+
+    def _pending_text(self) -> str:
+        return self._items.pending_text()
 
     @abc.abstractmethod
     def _add(self, row: Step) -> None:

@@ -100,6 +100,7 @@ class BaseItemWriter:
 
     _writer: PatternWriter | TrajectoryWriter
     _item_error: BaseException | None = None
+    _item_errors = 0  # number of errors since `raise_item_error` was called
 
     @property
     def num_rows(self) -> int:
@@ -117,18 +118,22 @@ class BaseItemWriter:
             self._keep_item_error(error)
 
     def _keep_item_error(self, error: BaseException) -> None:
+        self._item_errors += 1
         # The first error is kept, but Ctrl-C replaces any other.
         if self._item_error is None or (isinstance(self._item_error, Exception) and not isinstance(error, Exception)):
             self._item_error = error
 
     def raise_item_error(self) -> None:
-        """Raises the first error of an item since the last call; the rows of the item stay written."""
-        error, self._item_error = self._item_error, None
+        """Raises the first error of an item since the last call, with their number; the rows stay written."""
+        (error, self._item_error), (count, self._item_errors) = (self._item_error, None), (self._item_errors, 0)
         if isinstance(error, Exception):
             reason = str(error) or type(error).__name__
-            raise ItemError(
-                f"the transition was added, but an item that ends with it was not created: {reason}"
-            ) from error
+            items = (
+                "an item that ends with it was not created: "
+                if count == 1
+                else f"{count} items that end with it were not created; the first error: "
+            )
+            raise ItemError(f"the transition was added, but {items}{reason}") from error
         if error is not None:
             raise error
 
@@ -158,6 +163,10 @@ class BaseItemWriter:
     def end_episode(self, timeout: float | None) -> None:
         """Ends the episode, and waits until the tables have its items."""
         self._writer.end_episode(timeout)
+
+    def pending_text(self) -> str:
+        """Number of pending items and their tables; empty if there are none."""
+        return self._writer._pending_text()  # noqa: SLF001, same package
 
     def flush(self, timeout: float | None) -> None:
         """Makes all items visible, and waits until their tables have them."""
