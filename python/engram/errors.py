@@ -94,9 +94,9 @@ class UnsatisfiableError(EngramError, ValueError):
 class OutOfMemoryError(EngramError, MemoryError):
     """A batch, a chunk of a writer or a replay buffer needs more memory than the system provides or a limit allows.
 
-    Or a server has too many open scans. Items that a `Dataset` or `sample` has drawn return to their table, except those
-    that a server has already sent from a table without `max_times_sampled`: these count as sampled. Nothing of the step
-    or item is stored.
+    Or a server has too many open scans. Items that a `Dataset` or `sample` has drawn return to their table, except
+    those that a server has already sent from a table without `max_times_sampled`: these count as sampled. Nothing of
+    the step or item is stored.
     """
 
 
