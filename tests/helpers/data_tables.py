@@ -18,13 +18,11 @@ def fill(store, lengths, first=0, timeout=None):
     for length in lengths:
         steps = np.arange(first, first + length)
         item = {"x": steps, "y": [np.float32(steps)[:, None]]}
-        store._native.insert(
-            item, [("t", float(length))], timeout, True
-        )  # `insert` refuses the list, which may be steps
+        store._native.insert(item, [("t", float(length))], timeout, True)  # as below
         first += length
 
 
 def insert(store, *items, time_axis=True):
     """Inserts items with priority 1."""
     for item in items:
-        store.insert(item, {"t": 1.0}, time_axis=time_axis)
+        store._native.insert(item, [("t", 1.0)], None, time_axis)  # `insert` refuses lists that may be steps
