@@ -397,6 +397,26 @@ def test_a_copy_without_disk_space_for_zeros_gets_it_when_it_is_opened(tmp_path)
         assert len(buffer) == 1
 
 
+def test_a_new_file_is_removed_if_its_creation_is_interrupted(tmp_path):
+    def interrupt(*_):
+        if list(tmp_path.iterdir()):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signature = {"x": ArraySpec((250,), np.float32)}
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        with pytest.raises(KeyboardInterrupt):
+            for capacity in (50_000, 100_000, 200_000):  # a small file may be complete before the next signal
+                ReplayBuffer(capacity, storage=MappedFile(tmp_path / "file"), signature=signature).close()
+                (tmp_path / "file").unlink()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_waiting_for_the_directory_can_be_interrupted(tmp_path):
     """A buffer is being saved to the directory where the file is to be created."""
     handle = os.open(tmp_path, os.O_RDONLY)

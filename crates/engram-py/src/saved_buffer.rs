@@ -83,10 +83,11 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs engine work without the GIL in another thread, while this one runs signal handlers: those may use the buffer that
 /// the work has locked. `work` receives a function that returns true once a handler has raised an exception, and should
-/// return early then. Such an exception is raised after the work, even if that was complete.
+/// return early then. Such an exception is raised after the work, even if that was complete: then `undo` receives the outcome.
 pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&mut (dyn FnMut() -> bool + Send)) -> Result<T> + Send,
+    undo: impl FnOnce(T),
 ) -> PyResult<T> {
     let interrupted = AtomicBool::new(false);
     let mut raised = None;
@@ -108,11 +109,17 @@ pub(crate) fn interruptible<T: Send>(
                     interrupted.store(true, Ordering::Relaxed);
                 }
             }
+            if raised.is_none() {
+                check_signals(&mut raised);
+            }
             worker.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     });
     match raised {
-        Some(error) => Err(error),
+        Some(error) => {
+            let _ = outcome.map(undo);
+            Err(error)
+        }
         None => outcome.map_err(|error| errors::to_py(py, &error)),
     }
 }

@@ -7,7 +7,7 @@ use engram_core::pool::Pool;
 use engram_core::ring::{ItemStart, StepBufferOptions};
 use engram_core::text::describe_column;
 use engram_core::{CellSpec, Schema, Shape, Signature};
-use engram_engine::{self as engine, SaveContents, SaveTarget};
+use engram_engine::{self as engine, Interrupted, SaveContents, SaveTarget};
 use engram_rpc::random_u64;
 use numpy::{PyArray1, PyArrayDescr, PyArrayMethods, PyReadwriteArray1};
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -97,9 +97,15 @@ impl ReplayBuffer {
             MIN_DETACHED_BYTES
         };
         let buffer = match path {
-            Some(path) => interruptible(py, |interrupted| {
-                engine::ReplayBuffer::open(&path, options, &schema, random_u64()?, interrupted)
-            })?,
+            Some(path) => interruptible(
+                py,
+                |interrupted| {
+                    engine::ReplayBuffer::open(&path, options, &schema, random_u64()?, interrupted)
+                },
+                |mut opened| {
+                    let _ = opened.discard();
+                },
+            )?,
             None => detached(py, || engine::ReplayBuffer::new(&options))?,
         };
         Ok(Self {
@@ -336,25 +342,23 @@ impl ReplayBuffer {
     ) -> PyResult<u64> {
         let lock = self.buffer.get(py)?;
         let mut cells = self.device_cells(&mut device_cells)?;
-        let bytes = interruptible(py, move |interrupted| {
-            match SaveTarget::lock(&path, interrupted)? {
-                Some(target) => {
-                    let buffer = lock.read();
-                    buffer.check_open()?;
-                    if let Some(device) = &self.device {
-                        device.add_staged(&mut cells);
-                    }
-                    let contents = SaveContents {
-                        buffer: &buffer,
-                        device_cells: &cells,
-                        schema: &self.schema,
-                    };
-                    target.save(contents, random_u64()?, interrupted)
+        let save = move |interrupted: Interrupted<'_>| match SaveTarget::lock(&path, interrupted)? {
+            Some(target) => {
+                let buffer = lock.read();
+                buffer.check_open()?;
+                if let Some(device) = &self.device {
+                    device.add_staged(&mut cells);
                 }
-                None => Ok(None),
+                let contents = SaveContents {
+                    buffer: &buffer,
+                    device_cells: &cells,
+                    schema: &self.schema,
+                };
+                target.save(contents, random_u64()?, interrupted)
             }
-        })?;
-        Ok(bytes.unwrap_or_default())
+            None => Ok(None),
+        };
+        Ok(interruptible(py, save, drop)?.unwrap_or_default())
     }
 
     /// Fills the buffer, to which no step was added, from a save; and `device_cells`, zeros, with the cells of the device.
@@ -368,12 +372,13 @@ impl ReplayBuffer {
         let lock = self.buffer.get(py)?;
         let cells = self.device_cells(&mut device_cells)?;
         let saved = saved.take(py)?;
-        interruptible(py, move |interrupted| {
+        let restore = move |interrupted: Interrupted<'_>| {
             let mut buffer = lock.write();
             buffer.check_open()?;
             saved.check_schema(&self.schema)?;
             saved.restore(&mut buffer, cells, interrupted)
-        })?;
+        };
+        interruptible(py, restore, drop)?;
         Ok(())
     }
 
