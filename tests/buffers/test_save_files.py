@@ -52,10 +52,20 @@ def test_a_save_replaces_an_earlier_one(tmp_path, monkeypatch):
     assert numbers(tmp_path / "save") == [0, 1, 2]
 
 
+def test_a_save_replaces_the_file_that_a_link_leads_to(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latest").symlink_to("folder/save")
+    for num_steps in (10, 20):  # at first, there is no file
+        saved(tmp_path / "latest", num_steps)
+        assert (tmp_path / "latest").is_symlink()
+        assert numbers(tmp_path / "folder" / "save") == list(range(num_steps))
+    assert names_in(tmp_path / "folder") == ["save"]
+
+
 def test_a_save_that_fails_leaves_the_earlier_one(tmp_path):
     saved(tmp_path / "save", 7)
     before = (tmp_path / "save").read_bytes()
-    (tmp_path / "save.tmp").write_text("left by a crash")
+    (tmp_path / "save.0123456789abcdef.tmp").write_text("left by a crash")
     buffer = ReplayBuffer(5000, seed=0)
     buffer.add_steps({"x": np.zeros((1, 5000))})
     old, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

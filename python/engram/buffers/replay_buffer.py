@@ -1,5 +1,6 @@
 """A replay buffer of one process."""
 
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -354,10 +355,10 @@ class ReplayBuffer(ClosedAtBlockEnd):
 
         The file is durable when this returns, and replaces an earlier one only then: after an error, a crash or a power
         failure during the call, the earlier one is still there. Adding and sampling wait meanwhile. A file
-        `path + ".tmp"` that a crash has left is removed by the next call with this path.
+        `path.*.tmp` that a crash has left is removed by the next call with this path.
 
         Args:
-            path: The file. Its directory must exist.
+            path: The file. Its directory must exist. If it is a symbolic link, the file that it leads to is replaced.
 
         Returns:
             Size of the file in bytes.
@@ -374,7 +375,7 @@ class ReplayBuffer(ClosedAtBlockEnd):
             raise UnsatisfiableError(
                 "the replay buffer has no columns to save yet; add a step first, or create it with `signature`"
             )
-        return native.save(file)
+        return native.save(os.path.realpath(file) if Path(file).is_symlink() else file)
 
     def restore(self, path: str | PathLike[str]) -> None:
         """Fills this buffer from a file that `save` has written; no step may have been added to it before.

@@ -102,9 +102,18 @@ impl Drop for SaveTarget {
     }
 }
 
-/// The name of a file until it is complete.
-pub(super) fn unfinished_name(name: &str) -> String {
-    format!("{name}{UNFINISHED_SUFFIX}")
+/// The name of a file until it is complete, unlike that of any other file: `id` differs each time. Removes the unfinished
+/// files of calls for the same file that were killed.
+pub(super) fn unfinished_name(files: &dyn Directory, name: &str, id: u64) -> String {
+    for other in files.list().unwrap_or_default() {
+        let rest = other.strip_prefix(name).and_then(|it| it.strip_prefix('.'));
+        let id = rest.and_then(|rest| rest.strip_suffix(UNFINISHED_SUFFIX));
+        if id.is_some_and(|id| id.len() == 16 && u64::from_str_radix(id, 16).is_ok()) {
+            // If this fails, the next call removes it.
+            let _ = files.remove(&other);
+        }
+    }
+    format!("{name}.{id:016x}{UNFINISHED_SUFFIX}")
 }
 
 /// [`SaveTarget::save`] to this file of a directory.
@@ -115,7 +124,7 @@ pub(super) fn write(
     id: u64,
     interrupted: Interrupted<'_>,
 ) -> io::Result<Option<u64>> {
-    let unfinished = unfinished_name(name);
+    let unfinished = unfinished_name(files, name, id);
     let written = write_unfinished(files, &unfinished, contents, id, interrupted);
     let replaced = written.and_then(|bytes| {
         if bytes.is_some() {

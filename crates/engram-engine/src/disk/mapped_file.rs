@@ -115,7 +115,7 @@ impl MappedFile {
     ) -> Result<OpenedFile> {
         let target = SaveTarget::lock(path, interrupted)?;
         let target = target.ok_or_else(|| failed(path, "created", &"it was interrupted"))?;
-        let unfinished = unfinished_name(&target.name);
+        let unfinished = unfinished_name(&target.directory, &target.name, id);
         let created = Self::create_unfinished(&target, &unfinished, schema, size, state, id);
         let renamed = created.and_then(|created| {
             let files = &target.directory;
