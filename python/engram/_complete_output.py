@@ -13,7 +13,7 @@ from engram import _engram
 from engram._text import printable
 from engram.errors import EngramError, StorageError
 
-__all__ = ["check_output", "complete_output", "fsync"]
+__all__ = ["check_output", "complete_output", "fsync", "make_directory"]
 
 
 @contextmanager
@@ -82,6 +82,18 @@ def _give_name(temporary: Path, final: Path) -> None:
             final.hardlink_to(temporary)
             return
     _engram.replace_unused(temporary, final)
+
+
+def make_directory(path: Path) -> None:
+    """Creates a directory and its parents, unless it exists.
+
+    Raises:
+        StorageError: It would have the name of a file of a store that is open, or of a run that trains.
+        OSError: It cannot be created.
+    """
+    if not path.exists():
+        _engram.check_unused(path)
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def fsync(path: str | PathLike[str]) -> None:

@@ -15,6 +15,7 @@ import engram
 from engram import Store, Table
 from engram._complete_output import complete_output
 from engram.buffers import MappedFile, ReplayBuffer
+from engram.cli.demo import check_folder
 from engram.cli.progress_log import ProgressLog
 from engram.errors import StorageError
 
@@ -104,14 +105,19 @@ except StorageError as error:
     assert run_python(code) == ""
 
 
-def test_unfinished_files_with_the_name_of_one_in_use(tmp_path):
-    """`save` and a new mapped file are written to `NAME.tmp` first."""
-    buffer = mapped(tmp_path / "file.tmp")
+def test_files_whose_names_end_like_those_of_unfinished_ones(tmp_path):
+    """They stay, whether they are in use or not. What a killed process has left is removed, unless it is in use."""
+    for name in ("file.tmp", "file.1.tmp", "file.20260131.tmp", "other.0123456789abcdef.tmp"):
+        mapped(tmp_path / name).close()
+    in_use = mapped(tmp_path / "file.0000000000000001.tmp")
+    before = sorted(tmp_path.iterdir())
     for write in (save, mapped):
-        with case(write), pytest.raises(StorageError, match=rf"{tmp_path / 'file.tmp'} is in use by this process"):
-            write(tmp_path / "file")
-    buffer.close()
-    assert steps(tmp_path / "file.tmp") == [0, 1]
+        (tmp_path / "file.0123456789abcdef.tmp").touch()
+        write(tmp_path / "file")
+        (tmp_path / "file").unlink()
+        assert sorted(tmp_path.iterdir()) == before
+    in_use.close()
+    assert [steps(path) for path in before] == [[0, 1]] * 5
 
 
 @pytest.mark.parametrize("name", ["LOCK", "CLOSED", "log-0000000001", "log-0000000099", "checkpoint-0000000002.tmp"])
@@ -130,6 +136,35 @@ def test_names_in_the_directory_of_an_open_store(tmp_path, monkeypatch, name, wr
                 write(given)
         store.checkpoint()
         write_file(path / "mine.parquet")  # not the name of a store's file
+    with Store.open(path) as store:
+        assert store.info()["t"].size == 1
+
+
+@pytest.mark.parametrize("below", ["", "new/deep"])
+def test_directories_with_the_name_of_a_file_of_an_open_store(tmp_path, below):
+    """They are not created; nor are directories in them."""
+    Store.open(tmp_path / "source", [Table("t")]).close()
+    calls = [
+        Store.open,
+        lambda path: engram.resharding.reshard([tmp_path / "source"], into=1, output=path),
+        ProgressLog,
+        check_folder,
+        lambda path: plot.plot_returns([], path / "returns.png"),
+    ]
+    path = tmp_path / "store"
+    with Store.open(path, [Table("t")]) as store:
+        store.insert({"x": 1}, {"t": 1.0})
+        before = sorted(tmp_path.rglob("*"))
+        text = (
+            r"log-0000000002\S* cannot be written: \S*store is in use by this process \(since .*close that store first"
+        )
+        for call in calls:
+            given = path / "log-0000000002" / below
+            with case(call), pytest.raises(StorageError, match=text):
+                call(given)
+            assert sorted(tmp_path.rglob("*")) == before
+        Store.open(path / "mine" / below, [Table("t")]).close()  # not the name of a store's file
+        store.checkpoint()
     with Store.open(path) as store:
         assert store.info()["t"].size == 1
 
@@ -154,6 +189,30 @@ def test_resharding_does_not_remove_files_that_are_in_use(tmp_path):
     assert steps(path) == [0, 1]
     with Store.open(tmp_path / "store", [Table("t")]), pytest.raises(StorageError, match="store is in use"):
         engram.resharding.reshard([tmp_path / "source"], into=2, output=tmp_path / "store" / "log-0000000009")
+
+
+@pytest.mark.parametrize("name", ["log-0000000001", "mine"])
+def test_files_in_the_directories_of_a_resharding_that_runs(tmp_path, name):
+    with Store.open(tmp_path / "source", [Table("t")]) as store:
+        for n in range(2000):
+            store.insert({"x": np.full(1000, n)}, {"t": 1.0})
+    staging, refused = tmp_path / "output.tmp", []
+
+    def progress(*_):
+        if not refused and (staging / "shard-0" / "log-0000000001").exists():
+            for write in WRITERS:
+                with pytest.raises(StorageError) as error:
+                    write(staging / "shard-0" / name)
+                refused.append(str(error.value))
+
+    engram.resharding.reshard([tmp_path / "source"], into=1, output=tmp_path / "output", progress=progress)
+    text = (
+        f"{staging / 'shard-0' / name} cannot be written: {staging} is in use: something writes to it and has locked "
+        "it; wait until that ends, or give another path"
+    )
+    assert refused == [text, text]
+    with Store.open(tmp_path / "output" / "shard-0") as store:
+        assert store.info()["t"].size == 2000
 
 
 def test_the_log_of_a_run(tmp_path):

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from engram._complete_output import check_output, complete_output
+from engram._complete_output import check_output, complete_output, make_directory
 from engram._extras import importing_extra
 from engram.cli.demo_page import DEFAULT_PORT, DemoPage, demo_page
 from engram.cli.demo_progress import take_snapshot
@@ -157,10 +157,12 @@ def check_folder(folder: Path) -> None:
         StorageError: They cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
+        if isinstance(error, StorageError):
+            raise
         raise StorageError(f"cannot write {folder}: {error.strerror or error}; give another `--out`") from error
     for name in (PLOT, RESULT):
         check_output(folder / name)

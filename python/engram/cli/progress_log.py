@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Self
 
 from engram import _engram
+from engram._complete_output import make_directory
 from engram._file_lock import try_lock, unlock
 from engram.errors import StorageError
 
@@ -32,7 +33,7 @@ class ProgressLog:
         Raises:
             StorageError: A run that has not ended writes to it.
         """
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         path = directory / "progress.jsonl"
         _engram.check_unused(path)
         if path.is_symlink():

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from engram._complete_output import complete_output, fsync
+from engram._complete_output import complete_output, fsync, make_directory
 from engram.errors import StorageError
 from engram.server import MAX_SHARD_ID
 
@@ -89,7 +89,7 @@ def write_manifest(path: str, manifest: Manifest) -> None:
     """
     file = Path(path) / MANIFEST
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(file.parent)
         with complete_output(file, is_directory=False) as temporary:
             temporary.write_text(json.dumps(asdict(manifest)), encoding="utf-8")
             fsync(temporary)

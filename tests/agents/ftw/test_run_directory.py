@@ -159,6 +159,7 @@ def test_one_process_trains_in_a_directory(tmp_path):
 
 
 @needs_fork
+@pytest.mark.timeout(180)
 def test_a_forked_child_neither_ends_nor_keeps_a_run(tmp_path):
     code = f"""
 {PROGRAM}
@@ -173,10 +174,10 @@ def locked():
 
 with RunDirectory(Path({str(tmp_path)!r}), resume=False) as folder:
     folder.replay.mkdir()
-    in_child(folder.__exit__)
+    in_child(lambda: (folder.__exit__(), os._exit(0)))  # without the exit handlers of JAX
     assert folder.replay.exists() and locked()
     read, write = os.pipe()
-    child = fork(lambda: (os.close(write), os.read(read, 1)))
+    child = fork(lambda: (os.close(write), os.read(read, 1), os._exit(0)))
 assert not folder.replay.exists() and not locked()  # the child still has the file open
 os.close(write)
 assert os.waitpid(child, 0)[1] == 0
@@ -349,6 +350,12 @@ def test_files_of_a_run_that_trains_are_not_replaced(tmp_path, monkeypatch):
                 mapped(tmp_path / "buffer").save(given)
         with pytest.raises(StorageError, match=text):
             mapped(tmp_path / "run" / "checkpoints" / "mine")
+        with (
+            pytest.raises(StorageError, match=text),
+            RunDirectory(tmp_path / "run" / "checkpoints" / "mine" / "run", resume=False),
+        ):
+            pass
+        assert checkpoints(tmp_path / "run") == []
         mapped(tmp_path / "run" / "mine").close()
     mapped(tmp_path / "run" / "checkpoints" / "mine").close()
 

@@ -2,6 +2,7 @@
 
 const LOG_PREFIX: &str = "log-";
 const CHECKPOINT_PREFIX: &str = "checkpoint-";
+const SHARD_PREFIX: &str = "shard-";
 
 /// Suffix of a file that is still being written.
 pub(crate) const UNFINISHED_SUFFIX: &str = ".tmp";
@@ -21,6 +22,16 @@ pub(crate) fn log_name(number: u64) -> String {
 
 pub(crate) fn checkpoint_name(number: u64) -> String {
     format!("{CHECKPOINT_PREFIX}{number:010}")
+}
+
+/// The directory of a shard in that of a resharding.
+pub(crate) fn shard_name(shard: u32) -> String {
+    format!("{SHARD_PREFIX}{shard}")
+}
+
+pub(crate) fn is_shard_name(name: &str) -> bool {
+    let number = name.strip_prefix(SHARD_PREFIX);
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 /// Returns the name for a file that is set aside: `name` with the suffix `.lost`. If `names` already contains that,

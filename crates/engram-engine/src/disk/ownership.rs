@@ -7,7 +7,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf, absolute};
 use std::thread;
 
 use engram_core::{Error, Result};
@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use super::directory::SPECIAL_FILE;
 use super::directory_lock;
 use super::errors::failed;
-use super::file_names::{CLOSE_MARK_NAME, FileName, LOCK_NAME};
+use super::file_names::{CLOSE_MARK_NAME, FileName, LOCK_NAME, UNFINISHED_SUFFIX, is_shard_name};
 use super::mapped_file;
 use super::os_directory::{LOCK_POLL_INTERVAL, is_missing};
 
@@ -37,12 +37,50 @@ const RUN_NAMES: [&str; 4] = ["checkpoints", "train.csv", "evaluation.csv", "ten
 pub fn check_unused(path: &Path) -> Result<()> {
     let resolved = fs::canonicalize(path).ok();
     let parent = path.parent().filter(|it| *it != Path::new(""));
-    let own = (fs::canonicalize(parent.unwrap_or(Path::new("."))).ok())
+    let own = (resolve(parent.unwrap_or(Path::new("."))).ok())
         .and_then(|parent| Some(parent.join(path.file_name()?)));
     for place in [&own, &resolved].into_iter().flatten() {
-        check_parents(path, place)?;
+        check_resharding(path, place)?;
+        check_parents(path, place, |name| {
+            lock_of_store(name).or(lock_of_run(name))
+        })?;
     }
     check_unlocked(path)
+}
+
+/// Checks that a directory of a store may be created: neither it nor one of its parents has the name of a file of a store that
+/// is open. Unlike [`check_unused`], it may be in the directory of a run that trains, whose tables are there.
+///
+/// # Errors
+/// [`Error::Storage`] if it has one.
+pub(super) fn check_new_store(path: &Path) -> Result<()> {
+    match resolve(path) {
+        Ok(place) if !place.exists() => check_parents(path, &place, lock_of_store),
+        _ => Ok(()),
+    }
+}
+
+/// The path without symbolic links in those of its parents that exist.
+///
+/// # Errors
+/// [`Error::Storage`] if one cannot be accessed.
+pub(super) fn resolve(path: &Path) -> Result<PathBuf> {
+    let path = absolute(path).map_err(|error| failed(path, "written", &error))?;
+    for parent in path.ancestors() {
+        match fs::canonicalize(parent) {
+            Ok(resolved) => {
+                let rest = path.strip_prefix(parent).unwrap_or(Path::new(""));
+                return Ok(if rest.as_os_str().is_empty() {
+                    resolved
+                } else {
+                    resolved.join(rest)
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(parent, "written", &error)),
+        }
+    }
+    Ok(path)
 }
 
 /// [`check_unused`] without the names of a store's and a run's files: for the owner of the directory.
@@ -135,12 +173,11 @@ fn existing<T>(path: &Path, found: io::Result<T>) -> Result<Option<T>> {
 
 /// The error for a file or directory that is locked.
 fn in_use(path: &Path, file: &File) -> Error {
-    let is_named = |name| path.file_name().is_some_and(|it| it == name);
     let parent = path.parent().unwrap_or(Path::new("."));
-    if is_named(LOCK_NAME) {
+    if is_named(path, |name| name == LOCK_NAME) {
         return directory_lock::in_use(parent, &directory_lock::owner(file));
     }
-    if is_named(RUN_LOCK_NAME) {
+    if is_named(path, |name| name == RUN_LOCK_NAME) {
         return Error::Storage(training(parent));
     }
     mapped_file::in_use_if_mapped(path, file).unwrap_or_else(|| {
@@ -158,33 +195,55 @@ fn training(directory: &Path) -> String {
     )
 }
 
-/// Checks that `place`, where `path` leads to, is not that of a file of an open store, or of a run that trains.
-fn check_parents(path: &Path, place: &Path) -> Result<()> {
+/// Checks that `place`, where `path` leads to, is not that of a file of an open store, or of a run that trains: `lock_of` is
+/// the lock of the directory of a file with this name.
+fn check_parents(
+    path: &Path,
+    place: &Path,
+    lock_of: impl Fn(&str) -> Option<&'static str>,
+) -> Result<()> {
     for entry in place.ancestors() {
-        let name = entry.file_name().and_then(|name| name.to_str());
-        let (Some(name), Some(parent)) = (name, entry.parent()) else {
-            continue;
-        };
-        let lock = if is_of_store(name) {
-            LOCK_NAME
-        } else if is_of_run(name) {
-            RUN_LOCK_NAME
-        } else {
-            continue;
-        };
-        check_file(&parent.join(lock)).map_err(|error| {
-            Error::Storage(format!("{} cannot be written: {error}", path.display()))
-        })?;
+        let lock = (entry.file_name())
+            .and_then(|name| name.to_str())
+            .and_then(&lock_of);
+        if let (Some(lock), Some(parent)) = (lock, entry.parent()) {
+            check_file(&parent.join(lock)).map_err(|error| not_written(path, &error))?;
+        }
     }
     Ok(())
 }
 
-fn is_of_store(name: &str) -> bool {
-    [LOCK_NAME, CLOSE_MARK_NAME].contains(&name) || FileName::without_suffix(name).is_some()
+/// Checks that `place`, where `path` leads to, is not in a directory that a resharding writes. That locks its parent.
+fn check_resharding(path: &Path, place: &Path) -> Result<()> {
+    for shard in place.ancestors().skip(1) {
+        let staging = shard.parent().filter(|_| is_named(shard, is_shard_name));
+        if let Some(staging) =
+            staging.filter(|it| is_named(it, |name| name.ends_with(UNFINISHED_SUFFIX)))
+        {
+            check_file(staging).map_err(|error| not_written(path, &error))?;
+        }
+    }
+    Ok(())
 }
 
-fn is_of_run(name: &str) -> bool {
-    name == RUN_LOCK_NAME || RUN_NAMES.contains(&name)
+fn not_written(path: &Path, error: &Error) -> Error {
+    Error::Storage(format!("{} cannot be written: {error}", path.display()))
+}
+
+fn is_named(path: &Path, is_name: impl Fn(&str) -> bool) -> bool {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(is_name)
+}
+
+fn lock_of_store(name: &str) -> Option<&'static str> {
+    let is_of_store =
+        [LOCK_NAME, CLOSE_MARK_NAME].contains(&name) || FileName::without_suffix(name).is_some();
+    is_of_store.then_some(LOCK_NAME)
+}
+
+fn lock_of_run(name: &str) -> Option<&'static str> {
+    (name == RUN_LOCK_NAME || RUN_NAMES.contains(&name)).then_some(RUN_LOCK_NAME)
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ use super::log;
 use super::log_writer::{LogEnd, LogWriter};
 use super::manifest::{Manifest, RequiredLogs, is_log_missing};
 use super::os_directory::OsDirectory;
+use super::ownership::check_new_store;
 use super::pending_log::{JournalStart, LogPosition};
 use super::recover::recover;
 use super::serial_ranges::SerialRanges;
@@ -152,6 +153,7 @@ impl Storage {
         progress: ReadProgress<'_>,
     ) -> Result<Opened> {
         check_not_file(path)?;
+        check_new_store(path)?;
         let opened = create_directory(path).and_then(|()| OsDirectory::open(path));
         let files = Arc::new(opened.map_err(|error| failed(path, "used", &error))?);
         files.lock()?;

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from engram._complete_output import complete_output
+from engram._complete_output import complete_output, make_directory
 from engram._extras import importing_extra
 from engram.agents.dqn.result import Result
 
@@ -21,7 +21,7 @@ def plot_returns(results: Sequence[Result], path: Path) -> Path:
 
     The suffix of the path is the format, by default PNG. Missing directories are created.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     with complete_output(path, is_directory=False) as temporary:
         draw_returns(results).savefig(temporary, format=path.suffix.removeprefix(".") or "png")
     return path

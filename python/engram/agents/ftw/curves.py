@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from engram._complete_output import complete_output
+from engram._complete_output import complete_output, make_directory
 from engram._extras import importing_extra
 from engram.agents.ftw.run_logs import EVALUATION, TRAIN, read_log
 from engram.errors import InvalidArgumentError
@@ -45,7 +45,7 @@ def plot_curves(directories: Sequence[Path], path: Path) -> Path:
             logs[name] = {**read_log(directory / TRAIN), "evaluation": read_log(directory / EVALUATION)}
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InvalidArgumentError(f"no logs of a run in {directory}: {error.filename} does not exist") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     with complete_output(path, is_directory=False) as temporary:
         draw_curves(logs).savefig(temporary, format=path.suffix.removeprefix(".") or "png")
     return path

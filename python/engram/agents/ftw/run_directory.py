@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from engram import _engram
-from engram._complete_output import fsync
+from engram._complete_output import fsync, make_directory
 from engram._extras import importing_extra
 from engram._file_lock import try_lock, unlock
 from engram.agents.ftw.replay import Replay
@@ -84,7 +84,7 @@ class RunDirectory:
             OSError: It cannot be written.
         """
         self._check()
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path)
         with ExitStack() as stack:
             lock = stack.enter_context((self.path / _LOCK).open("a", encoding="utf-8"))
             if not try_lock(lock):

@@ -12,9 +12,11 @@ use rustix::process::{Resource, getrlimit};
 use super::super::directory::{Directory as _, ReadableDirectory as _};
 use super::super::directory_setup::create_directory;
 use super::super::errors::failed;
-use super::super::file_names::{CLOSE_MARK_NAME, FileName, UNFINISHED_SUFFIX};
+use super::super::file_names::{
+    CLOSE_MARK_NAME, FileName, UNFINISHED_SUFFIX, is_shard_name, shard_name,
+};
 use super::super::os_directory::OsDirectory;
-use super::super::ownership::{check_unlocked, check_unused, replace_unused};
+use super::super::ownership::{check_unlocked, check_unused, replace_unused, resolve};
 use super::source::Source;
 
 /// A directory `NAME.tmp`, locked by this process. Dropping it removes it, unless it was published as `NAME`.
@@ -23,10 +25,6 @@ pub(super) struct Staging {
     /// Its final path.
     output: PathBuf,
     files: OsDirectory,
-}
-
-fn shard_name(shard: u32) -> String {
-    format!("shard-{shard}")
 }
 
 /// The path of the directory that becomes `output`.
@@ -147,26 +145,6 @@ pub(super) fn check_separate(output: &Path, sources: &[Source]) -> Result<()> {
     Ok(())
 }
 
-/// The path without symbolic links in those of its parents that exist.
-fn resolve(path: &Path) -> Result<PathBuf> {
-    let path = absolute(path).map_err(|error| failed(path, "written", &error))?;
-    for parent in path.ancestors() {
-        match fs::canonicalize(parent) {
-            Ok(resolved) => {
-                let rest = path.strip_prefix(parent).unwrap_or(Path::new(""));
-                return Ok(if rest.as_os_str().is_empty() {
-                    resolved
-                } else {
-                    resolved.join(rest)
-                });
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(failed(parent, "written", &error)),
-        }
-    }
-    Ok(path)
-}
-
 impl Staging {
     /// Creates the directory for an output that `check_output` has accepted; removes what an earlier call that was killed has left in it.
     ///
@@ -241,11 +219,8 @@ impl Drop for Staging {
 fn find_others(path: &Path) -> io::Result<Option<PathBuf>> {
     for shard in fs::read_dir(path)? {
         let shard = shard?;
-        let name = shard.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("shard-"));
-        if number.is_none_or(|number| number.parse::<u32>().is_err())
-            || !shard.file_type()?.is_dir()
-        {
+        let is_shard = shard.file_name().to_str().is_some_and(is_shard_name);
+        if !is_shard || !shard.file_type()?.is_dir() {
             return Ok(Some(shard.path()));
         }
         for file in fs::read_dir(shard.path())? {
