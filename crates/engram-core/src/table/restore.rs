@@ -328,6 +328,7 @@ impl TableState {
                 let count = open_leases.min(MAX_LEASES_PER_OP);
                 self.record_returned_leases(&vec![key; count], count as u64);
                 for _ in 0..count {
+                    self.end_lease(slot);
                     self.undo_sample(slot);
                 }
                 open_leases -= count;

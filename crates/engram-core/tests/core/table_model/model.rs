@@ -160,7 +160,7 @@ impl Model {
     }
 
     fn can_insert(&self) -> bool {
-        self.visible().count() as u64 + 1 <= self.limits.min_size
+        (self.visible().count() as u64) < self.limits.min_size
             || self.diff(self.inserts + 1, self.samples) <= self.limits.max_diff
     }
 
