@@ -21,7 +21,7 @@ GRACE_PERIOD = 0.5
 """Seconds that an iteration waits while items are available or in flight, even if its timeout is shorter."""
 
 OPEN_GRACE = 0.8
-"""Seconds that a server has to reply when an iteration starts, in addition to the timeout."""
+"""Seconds that a server has to reply when an iteration starts, in addition to the timeout, or before it ends at it."""
 
 _CLOSE_TIMEOUT = 2.0
 """Maximum seconds that closing waits for a server to confirm it."""
@@ -115,8 +115,8 @@ class Dataset(Generic[T]):
                 nothing can be inserted meanwhile, raises `UnsatisfiableError` after 5 s. Less than 0.5 s becomes 0.5 s
                 while items are available or in flight: with 0, the iteration yields what is available without waiting
                 for an insert. A server that cannot be reached raises `UnavailableError`. One that does not reply in
-                time when an iteration begins raises `DeadlineExceededError`, and so does a durable server that does not
-                confirm the last items.
+                time, also to the question whether it is still there before the iteration ends, raises
+                `DeadlineExceededError`, and so does a server that does not confirm the last items.
             pad: Pad shorter items with zeros instead of yielding ragged columns.
             hold: Acknowledge a batch when the next one is requested or the iterator is closed, instead of when it is
                 yielded: if the reader's process dies, the items return to the table. They also return if a batch from a
@@ -187,7 +187,7 @@ class Dataset(Generic[T]):
         times_closed = self._times_closed
         stream, drawn = self._open(poll_interval)
         batches = items = 0
-        is_raising = False
+        is_raising = is_late = False
         close_timeout, durability_timeout = _CLOSE_TIMEOUT, _UNLIMITED
         try:
             self._open_streams.append(stream)
@@ -248,19 +248,33 @@ class Dataset(Generic[T]):
                         tracker.end()
                     if not stream.close(close_timeout, durability_timeout):
                         raise DeadlineExceededError(
-                            f"table `{self._table}`: the server did not confirm in time that it has stored the "
-                            "acknowledgement of the sampled items; if the server crashes now, these items may be "
-                            "sampled once more than `max_times_sampled` allows"
+                            f"table `{self._table}`: the server did not confirm in time that the sampled items are "
+                            "acknowledged; if it crashes now, these items may be sampled once "
+                            "more than `max_times_sampled` allows"
                         )
             finally:
                 if stream in self._open_streams:  # False if Ctrl-C struck before it was added
                     self._open_streams.remove(stream)
+        if is_late and not is_closed:
+            self._check_server()
 
     def _check_connection(self) -> None:
         """Raises an error if no batch arrived in time because the server cannot be reached."""
         failure = self._store._native.connect_failure()  # noqa: SLF001, the store's native object
         if failure is not None:
-            raise UnavailableError(f"table `{self._table}`: no batch within {self._timeout:g} s (`timeout`): {failure}")
+            raise UnavailableError(self._no_batch(failure))
+
+    def _check_server(self) -> None:
+        """Raises an error if no batch arrived in time because the server, or that of a shard, does not reply."""
+        if isinstance(self._store, Store):
+            return
+        try:
+            table_info(self._store, self._table, OPEN_GRACE)
+        except (DeadlineExceededError, UnavailableError) as error:
+            raise type(error)(self._no_batch(str(error))) from None
+
+    def _no_batch(self, reason: str) -> str:
+        return f"table `{self._table}`: no batch within {self._timeout:g} s (`timeout`): {reason}"
 
     def _late_close_timeouts(self) -> tuple[float, float | None]:
         """Seconds to wait for the server and for durability when closing after the iteration's timeout has passed."""

@@ -7,9 +7,9 @@ import time
 
 import pytest
 from helpers.faults import Proxy
-from helpers.support import BackgroundCall, raises, wait_until
+from helpers.support import BackgroundCall, fill, raises, wait_until
 
-from engram import Client, Pattern, Server, Table
+from engram import Client, Dataset, Pattern, Server, ShardedClient, Table
 from engram.errors import DeadlineExceededError
 
 
@@ -77,3 +77,32 @@ def test_a_slow_server_does_not_delay_a_timeout(proxy):
         with pytest.raises(DeadlineExceededError):
             client.insert({"x": 2}, {"q": 1.0}, timeout=0)
         assert time.monotonic() - started < 4.0
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.7])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_dataset_does_not_end_at_its_timeout_if_its_server_does_not_reply(shards, timeout):
+    tables = [Table.queue("q", max_size=9)]
+    with (
+        Server(tables, shard_id=1) as server,
+        Server(tables, shard_id=2) as other,
+        Proxy(server.port) as proxy,
+        ShardedClient([proxy.address, f"127.0.0.1:{other.port}"][:shards], reconnect_timeout=20.0) as client,
+    ):
+        fill(server.store, "q", [1])
+        iterator = iter(Dataset(client, "q", 1, timeout=timeout))
+        assert next(iterator).data["x"].tolist() == [1]
+        client.info()  # the acknowledgement has arrived
+        proxy.mute()
+        with raises(
+            DeadlineExceededError,
+            f"table `q`: no batch within {timeout:g} s (`timeout`): the server at {proxy.address} did not reply within "
+            "0.8 s to a request for the state of its tables",
+        ):
+            next(iterator)
+        proxy.cut()
+
+
+def test_a_dataset_whose_server_replies_ends_at_its_timeout(proxy):
+    with Client(proxy.address) as client:
+        assert list(Dataset(client, "q", 1, timeout=0.0)) == []

@@ -39,7 +39,7 @@ def dataset(store: TableStore, table: str, **options: Unpack[Options]) -> Iterab
         UnknownTableError: On iteration: the table does not exist.
         ClosedError: On iteration: the table was dropped, or the store closed.
         UnavailableError: On iteration: the server cannot be reached.
-        DeadlineExceededError: On iteration: the server did not reply within `timeout` when the iteration began, or a
-            durable server did not confirm the last items in time.
+        DeadlineExceededError: On iteration: the server did not reply in time when the iteration began, or before it
+            ended because of `timeout`; or it did not confirm the last items in time.
     """
     return TableReader.of(store, table, options)
