@@ -33,7 +33,14 @@ __all__ = [
 
 
 class EngramError(Exception):
-    """Base class of all errors that Engram raises on purpose."""
+    """Base class of all errors that Engram raises on purpose.
+
+    Attributes:
+        batch: What `sample` has received, if it failed only because the server did not confirm that it has removed the
+            items. Use it: if the server has removed them, no other call returns them; otherwise they are sampled again.
+    """
+
+    batch: "Batch | None" = None
 
     def __str__(self) -> str:
         r"""Returns the text with control characters escaped, such as `\x1b` in a table's name. Line breaks stay."""
@@ -145,13 +152,7 @@ class UnavailableError(EngramError, ConnectionError):
     The text names the server and, for a writer, the number of items in flight. The writer keeps those; `flush` sends
     them again. Also raised if the connection is lost during a call that must not be repeated, which may or may not have
     taken effect, and if the system provides no thread or no random numbers.
-
-    Attributes:
-        batch: What `sample` has received, if it failed only because the server did not confirm that it has removed the
-            items. Use it: if the server has removed them, no other call returns them; otherwise they are sampled again.
     """
-
-    batch: "Batch | None" = None
 
 
 class HandshakeError(EngramError, ConnectionError):

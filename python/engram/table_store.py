@@ -228,8 +228,8 @@ class TableStore(ClosedAtBlockEnd):
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.
             UnavailableError: A server cannot be reached within `reconnect_timeout`. If only its confirmation that
-                it has removed the items is missing, the error has them as `batch`. So has the exception of a signal
-                handler that ends the wait for it, such as `KeyboardInterrupt`.
+                it has removed the items is missing, the error has them as `batch`, also if it is of another class. So
+                has the exception of a signal handler that ends the wait for it, such as `KeyboardInterrupt`.
         """
         n = _checks.integer("`n`", n, high=_checks.MAX_BATCH)
         if at_least is not None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from helpers.consumer_checker import ConsumerChecker
 from helpers.faults import Proxy
-from helpers.support import BackgroundCall, wait_until
+from helpers.support import BackgroundCall, raises, wait_until
 
 from engram import Batch, Client, Server, ShardedClient, Store, Table, selectors
-from engram.errors import DeadlineExceededError, UnavailableError
+from engram.errors import DeadlineExceededError, HandshakeError, UnavailableError
 
 DELAY = 0.3
 """Seconds by which a reply is delayed, so that its acknowledgement can be held."""
@@ -18,15 +18,18 @@ DELAY = 0.3
 class Servers:
     """Durable servers of one queue, behind proxies, and a client."""
 
-    def __init__(self, path, shards=1, max_times_sampled=1, **options):
+    def __init__(self, path, shards=1, max_times_sampled=1, token=None, **options):
+        self.token = token
         self.tables = [Table("q", sampler=selectors.Fifo(), max_times_sampled=max_times_sampled, max_size=100)]
         self.paths = [path / str(number) for number in range(shards)]
         self.ids = [None] if shards == 1 else range(1, shards + 1)
         self.stores = [Store.open(each, self.tables) for each in self.paths]
-        self.servers = [Server(store, shard_id=number) for store, number in zip(self.stores, self.ids, strict=True)]
+        opened = zip(self.stores, self.ids, strict=True)
+        self.servers = [Server(store, shard_id=number, token=token) for store, number in opened]
         self.proxies = [Proxy(server.port) for server in self.servers]
         addresses = [proxy.address for proxy in self.proxies]
-        self.client = ShardedClient(addresses, **options) if shards > 1 else Client(addresses[0], **options)
+        kind = ShardedClient if shards > 1 else Client
+        self.client = kind(addresses if shards > 1 else addresses[0], token=token, **options)
         self.client.info()
 
     def insert(self, value):
@@ -52,19 +55,19 @@ class Servers:
         self.sample = BackgroundCall(lambda: self.client.sample("q", 1))
         wait_until(lambda: self.leased() == 1)
 
-    def lose_acknowledgement(self):
+    def lose_acknowledgement(self, timeout=None):
         """The client receives the item; its acknowledgement does not arrive."""
         self.insert(1)
         self.all_proxies(lambda proxy: proxy.delay(DELAY))
-        self.sample = BackgroundCall(lambda: self.client.sample("q", 1))
+        self.sample = BackgroundCall(lambda: self.client.sample("q", 1, timeout=timeout))
         wait_until(lambda: self.leased() == 1)
         self.all_proxies(Proxy.hold)
         time.sleep(2 * DELAY)
         self.all_proxies(lambda proxy: proxy.delay(0.0))
 
-    def lose_confirmation(self):
+    def lose_confirmation(self, timeout=None):
         """The server removes the item; its confirmation does not arrive."""
-        self.lose_acknowledgement()
+        self.lose_acknowledgement(timeout)
         self.all_proxies(Proxy.mute)
         self.all_proxies(Proxy.release)
         wait_until(lambda: self.leased() == 0)
@@ -87,7 +90,7 @@ class Servers:
         self.stores = [Store.open(path, self.tables) for path in self.paths]
         ports = [server.port for server in self.servers]
         opened = zip(self.stores, ports, self.ids, strict=True)
-        self.servers = [Server(store, port=port, shard_id=number) for store, port, number in opened]
+        self.servers = [Server(store, port=port, shard_id=number, token=self.token) for store, port, number in opened]
 
     def __enter__(self):
         return self
@@ -138,6 +141,38 @@ def test_the_error_has_the_batch_if_the_server_stays_away(tmp_path, shards):
             "they may be sampled again; this error has the batch, as `batch`"
         )
         assert UnavailableError("another").batch is None
+
+
+def test_the_error_has_the_batch_if_the_next_server_rejects_the_client(tmp_path):
+    with Servers(tmp_path, reconnect_timeout=20, token="one") as servers:
+        servers.lose_confirmation()
+        servers.stop()
+        servers.cut()
+        servers.token = "two"
+        servers.start()
+        with pytest.raises(HandshakeError) as raised:
+            servers.sample.result()
+        assert raised.value.batch.data["x"].tolist() == [1]
+        assert str(raised.value).endswith(
+            "; it did not confirm that the sampled items are acknowledged, so they may be sampled again; this error "
+            "has the batch, as `batch`"
+        )
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_sample_does_not_wait_for_its_confirmation_longer_than_its_timeout(tmp_path, shards):
+    with Servers(tmp_path, shards, reconnect_timeout=20) as servers:
+        servers.lose_confirmation(timeout=1.0)
+        started = time.monotonic()
+        with raises(
+            DeadlineExceededError,
+            "table `q`: the server did not confirm within 1 s (`timeout`) that the sampled items are acknowledged, so "
+            "they may be sampled again; this error has the batch, as `batch`",
+        ) as raised:
+            servers.sample.result()
+        assert time.monotonic() - started < 5.0
+        assert raised.value.batch.data["x"].tolist() == [1]
+        servers.cut()
 
 
 @pytest.mark.timeout(300)

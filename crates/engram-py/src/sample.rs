@@ -20,6 +20,8 @@ use crate::tables::{RemoteTables, Tables};
 /// Extra time for a server's reply after the deadline of a sample request.
 const SAMPLE_REPLY_GRACE: Duration = Duration::from_millis(750);
 
+const HAS_BATCH: &str = "; this error has the batch, as `batch`";
+
 /// Samples a table of this process. The engine enforces the timeout.
 pub(crate) fn sample_local(
     py: Python<'_>,
@@ -52,7 +54,15 @@ pub(crate) fn sample_local(
     let deadlock: Option<&Deadlock<'_>> = if waits_forever { Some(&deadlock) } else { None };
     let sampled = async { sampled.await.map(Some) };
     let what = (&tables, table, options.n);
-    match finish(py, what, sampled, BatchLease::acknowledge, None, deadlock)? {
+    match finish(
+        py,
+        what,
+        sampled,
+        BatchLease::acknowledge,
+        None,
+        deadlock,
+        None,
+    )? {
         Finished::Sampled(batch) => Ok(batch),
         Finished::TimedOut | Finished::Returned => Err(errors::invalid(py, "interrupted".into())),
     }
@@ -85,6 +95,7 @@ pub(crate) fn sample_remote(
             acknowledge,
             deadline,
             None,
+            Some((timeout, end)),
         )
     })?;
     finished.ok_or_else(|| {
@@ -109,14 +120,24 @@ pub(crate) fn sample_sharded(
 ) -> PyResult<Batch> {
     let what = (tables, &*request.table, request.options.n);
     // The servers enforce the timeout, and the sample a deadline for their replies.
-    let finished = finish_repeated(request, timeout.deadline(), |request| {
+    let end = timeout.deadline();
+    let finished = finish_repeated(request, end, |request| {
         let ticket = sample(request);
         let sampled = async {
             let sampled = ticket.await?;
             sampled.lease.until_known().await;
             Ok((!sampled.lease.has_ended()).then_some((sampled.batch, Some(sampled.lease))))
         };
-        finish(py, what, sampled, BatchLease::acknowledge, None, None)
+        let acknowledge = BatchLease::acknowledge;
+        finish(
+            py,
+            what,
+            sampled,
+            acknowledge,
+            None,
+            None,
+            Some((timeout, end)),
+        )
     })?;
     finished.ok_or_else(|| errors::invalid(py, "interrupted".into()))
 }
@@ -152,6 +173,11 @@ fn finish_repeated(
 
 /// Waits for a sample of `n` items, which is `None` if they have returned to their table; builds its batch and then
 /// acknowledges it. If the batch cannot be built, its lease is dropped, which returns the items to the table.
+///
+/// `timeout`: that of the call and its end, for a server that may not confirm the acknowledgement.
+///
+/// # Errors
+/// Those of the sample. An error after the acknowledgement has the batch.
 fn finish<L, D>(
     py: Python<'_>,
     (tables, table, n): (&Tables, &str, usize),
@@ -159,6 +185,7 @@ fn finish<L, D>(
     acknowledge: impl FnOnce(L) -> Option<D>,
     deadline: Option<Instant>,
     deadlock: Option<&Deadlock<'_>>,
+    timeout: Option<(Timeout, Option<Instant>)>,
 ) -> PyResult<Finished>
 where
     L: Send,
@@ -184,26 +211,28 @@ where
         return Ok(Finished::Sampled(batch));
     };
     let mut confirmed = pin!(async { Ok(durable.await) });
-    let confirmed = match wait_for(py, &mut confirmed, None) {
-        Ok(confirmed) => confirmed,
-        Err(error) => {
-            // Of a signal handler. The server may remove the items.
-            let _ = error.value(py).setattr("batch", Py::new(py, batch)?);
-            return Err(error);
-        }
-    };
-    match confirmed {
+    let confirm_by = timeout.and_then(|(_, end)| end);
+    let confirm_by = confirm_by.map(|end| end.max(Instant::now()) + SAMPLE_REPLY_GRACE);
+    let error = match wait_for(py, &mut confirmed, confirm_by) {
         // Storage: ignored, because the caller has the items: a store that reopens the directory might sample them again.
-        Some(Ok(()) | Err(Error::Storage(_) | Error::Closed(_))) | None => {
-            Ok(Finished::Sampled(batch))
+        Ok(Some(Ok(()) | Err(Error::Storage(_) | Error::Closed(_)))) => {
+            return Ok(Finished::Sampled(batch));
         }
-        Some(Err(Error::LeaseEnded(_))) => Ok(Finished::Returned),
-        Some(Err(Error::Unavailable(text))) => {
-            let text = format!("{text}; this error has the batch, as `batch`");
-            let error = errors::to_py(py, &Error::Unavailable(text));
-            error.value(py).setattr("batch", Py::new(py, batch)?)?;
-            Err(error)
+        Ok(Some(Err(Error::LeaseEnded(_)))) => return Ok(Finished::Returned),
+        Ok(Some(Err(error))) => errors::append_text(py, errors::to_py(py, &error), HAS_BATCH),
+        Ok(None) => {
+            let seconds = timeout.map_or(f64::INFINITY, |(timeout, _)| timeout.seconds());
+            errors::to_py(
+                py,
+                &Error::DeadlineExceeded(format!(
+                    "table `{table}`: the server did not confirm within {seconds} s (`timeout`) that the sampled items are \
+                     acknowledged, so they may be sampled again{HAS_BATCH}"
+                )),
+            )
         }
-        Some(Err(error)) => Err(errors::to_py(py, &error)),
-    }
+        // Of a signal handler. The server may remove the items.
+        Err(error) => error,
+    };
+    let _ = error.value(py).setattr("batch", Py::new(py, batch)?);
+    Err(error)
 }
