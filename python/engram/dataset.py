@@ -249,7 +249,7 @@ class Dataset(Generic[T]):
                     if not stream.close(close_timeout, durability_timeout):
                         raise DeadlineExceededError(
                             f"table `{self._table}`: the server did not confirm in time that the sampled items are "
-                            "acknowledged; if it crashes or is not reached again now, these items may be sampled once "
+                            "acknowledged; if it crashes now, these items may be sampled once "
                             "more than `max_times_sampled` allows"
                         )
             finally:
@@ -333,8 +333,8 @@ class Dataset(Generic[T]):
     def close(self) -> None:
         """Ends all iterators. The items that they did not yield return to the table.
 
-        If sampling removes items, those that were yielded are removed when this call or the iteration ends. If the
-        store is durable, their removal is then as durable as the store promises.
+        If the store is durable and sampling removes items, the removal of the items that were yielded is as durable as
+        the store promises when this call or the iteration ends.
         """
         self._close(_CLOSE_TIMEOUT, _UNLIMITED)
 

@@ -61,19 +61,6 @@ def test_a_with_block_without_an_error_reports_that_the_server_confirmed_nothing
         freeze_before_confirmation(server, client, iterator)
 
 
-def test_the_error_of_next_states_that_the_last_batch_is_not_acknowledged(server):
-    client = Client(server.address, reconnect_timeout=RECONNECT_TIMEOUT)
-    iterator = iter(Dataset(client, "q", 1, prefetch=1))
-    freeze_before_confirmation(server, client, iterator)
-    server.kill()
-    with pytest.raises(UnavailableError) as raised:
-        next(iterator)
-    assert str(raised.value).endswith(
-        f"; tried for {RECONNECT_TIMEOUT} s (`reconnect_timeout`); it did not confirm that the sampled items are "
-        "acknowledged, so they may be sampled again"
-    )
-
-
 def test_closing_a_dataset_ends_all_its_iterators_although_the_first_one_fails(server):
     client = Client(server.address, reconnect_timeout=RECONNECT_TIMEOUT)
     dataset = Dataset(client, "q", 1, prefetch=1)

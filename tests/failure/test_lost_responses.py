@@ -1,6 +1,5 @@
 """Sampled items are removed only after the client has received them: a lost response loses no item."""
 
-import threading
 import time
 
 import pytest
@@ -8,7 +7,7 @@ from helpers.faults import Proxy
 from helpers.python_process import run_program
 from helpers.support import BackgroundCall, fill, sample_x, wait_until
 
-from engram import Client, Dataset, Server, Table
+from engram import Client, Server, Table
 from engram.errors import DeadlineExceededError, UnavailableError
 
 
@@ -136,110 +135,3 @@ def test_exiting_acknowledges_samples(server, end):
     assert run_program(code) == ""
     wait_until(lambda: server.store.info()["q"].hidden_items == 0)
     assert server.store.info()["q"].size == 1
-
-
-def read_and_end(client, receive):
-    """Reads all items that a dataset yields. Returns a call that ends it."""
-    iterator = iter(Dataset(client, "q", 1, max_batches=3))
-    receive(iterator)
-    return lambda: list(iterator)
-
-
-def read_and_close(client, receive):
-    """Reads items. Returns a call that closes the dataset."""
-    dataset = Dataset(client, "q", 1)
-    iterator = iter(dataset)
-    receive(iterator)
-    return lambda: (dataset.close(), iterator)
-
-
-@pytest.fixture(params=[read_and_end, read_and_close])
-def unacknowledged(request, server):
-    """Returns a proxy, and what closes a dataset that has read 0, 1 and 2 and whose server knows only of 0."""
-    fill(server.store, "q", range(4))
-    with Proxy(server.port) as proxy:
-
-        def receive(iterator):
-            assert next(iterator).data["x"].tolist() == [0]
-            wait_until(lambda: server.store.info()["q"].size == 3 and server.store.info()["q"].hidden_items >= 2)
-            time.sleep(0.2)
-            proxy.hold()
-            assert [next(iterator).data["x"].tolist() for _ in range(2)] == [[1], [2]]
-
-        yield proxy, lambda client: request.param(client, receive)
-
-
-def test_closing_a_dataset_during_an_outage_acknowledges_its_items(server, unacknowledged):
-    proxy, read = unacknowledged
-    with Client(proxy.address, reconnect_timeout=20.0) as client:
-        close = read(client)
-        proxy.refuse()
-        proxy.cut()
-        proxy.release()
-        threading.Timer(0.8, proxy.accept).start()
-        close()
-        wait_until(lambda: server.store.info()["q"].hidden_items == 0)
-        assert sample_x(server.store, "q", server.store.info()["q"].size) == [3]
-
-
-def test_closing_a_dataset_reports_acknowledgements_that_the_server_does_not_confirm(unacknowledged):
-    proxy, read = unacknowledged
-    with Client(proxy.address, reconnect_timeout=0.5) as client:
-        close = read(client)
-        proxy.close()
-        with pytest.raises(UnavailableError) as raised:
-            close()
-        assert str(raised.value).endswith(
-            "; tried for 0.5 s (`reconnect_timeout`); it did not confirm that the sampled items are acknowledged, so "
-            "they may be sampled again"
-        )
-
-
-@pytest.fixture
-def sampled(server):
-    """Returns a proxy and a client that has sampled an item; its server does not know of the acknowledgement."""
-    fill(server.store, "q", [1])
-    with Proxy(server.port) as proxy:
-        client = Client(proxy.address, reconnect_timeout=2.0)
-        client.info()
-        proxy.delay(0.3)
-        sample = BackgroundCall(lambda: sample_x(client, "q", 1))
-        wait_until(lambda: server.store.info()["q"].hidden_items == 1)
-        proxy.hold()
-        assert sample.result() == [1]
-        proxy.delay(0.0)
-        yield proxy, client
-
-
-def test_closing_a_client_during_an_outage_acknowledges_its_samples(server, sampled):
-    proxy, client = sampled
-    proxy.refuse()
-    proxy.cut()
-    proxy.release()
-    threading.Timer(0.8, proxy.accept).start()
-    client.close()
-    assert server.store.info()["q"].size == 0
-
-
-def test_closing_a_client_logs_acknowledgements_that_the_server_does_not_confirm(sampled, caplog):
-    proxy, client = sampled
-    proxy.close()
-    client.close()
-    [text] = [record.getMessage() for record in caplog.records]
-    assert text.startswith(
-        "a client ends before its server has confirmed that the sampled items are acknowledged, so they may be sampled "
-        f"again: the server at {proxy.address} cannot be reached: "
-    )
-
-
-def test_closing_a_client_of_a_closed_server_does_not_wait(caplog):
-    with Server([Table.queue("q", max_size=9)]) as server:
-        fill(server.store, "q", range(4))
-        client = Client(f"127.0.0.1:{server.port}", reconnect_timeout=60.0)
-        sample_x(client, "q", 1)
-        assert next(iter(Dataset(client, "q", 1))).data["x"].tolist() == [1]
-        wait_until(lambda: server.store.info()["q"].size == 2)
-    started = time.monotonic()
-    client.close()
-    assert time.monotonic() - started < 5.0
-    assert not caplog.records

@@ -109,12 +109,6 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
-    def accept(self):
-        """Accepts connections again, after `refuse`."""
-        host, port = self.address.split(":")
-        self._listener = socket.create_server((host, int(port)))
-        self._start(self._accept)
-
     def cut(self, spare=0):
         """Cuts all connections except the newest `spare`; new ones are accepted. Ends `mute`."""
         with self._lock:

@@ -36,7 +36,7 @@ use crate::scan::{self, PyScan};
 use crate::snapshot::TableSnapshot;
 use crate::stream::{PyStream, StreamConfig};
 use crate::table_info::table_info_dict;
-use crate::tables::{Location, RemoteStore, Tables, log_unconfirmed};
+use crate::tables::{Location, RemoteStore, Tables};
 
 /// Certificate authority, the client's certificate and key, and the server's name.
 type ClientTlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
@@ -220,15 +220,14 @@ impl Store {
             Tables::Local(engine) => detached(py, || engine.close()),
             Tables::Remote(remote) => {
                 let changed = remote.wait_for_changes(py, 0);
-                let acknowledged = py.detach(|| remote.client.close());
-                log_unconfirmed(py, acknowledged);
+                py.detach(|| remote.client.close());
                 changed
             }
         }
     }
 
     /// Waits for a server's replies to changes and then, for a limited time, for its replies to acknowledgements of
-    /// samples; logs a warning if these do not arrive. Does nothing for tables in this process.
+    /// samples. Does nothing for tables in this process.
     fn wait_for_pending_replies(&self, py: Python<'_>) {
         if let Location::Remote(remote) = &self.location {
             remote.wait_for_pending_replies(py);

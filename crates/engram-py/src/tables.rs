@@ -98,8 +98,7 @@ impl RemoteStore {
     }
 
     /// Waits for the replies to this process's changes, then for those to its acknowledgements, as long as
-    /// [`Client::wait_for_acks`] does; logs a warning if these do not arrive. Does nothing in a forked child that has not
-    /// used the connection.
+    /// [`Client::wait_for_acks`] does. Does nothing in a forked child that has not used the connection.
     pub(crate) fn wait_for_pending_replies(&self, py: Python<'_>) {
         let cached = self.connection.load_full();
         match cached {
@@ -109,8 +108,7 @@ impl RemoteStore {
                     let what = "a change that no call waited for (`wait=False`) failed";
                     let _ = log(py, &format!("{what}: {}", error.value(py)));
                 });
-                let acknowledged = py.detach(|| connection.client.wait_for_acks());
-                log_unconfirmed(py, acknowledged);
+                py.detach(|| connection.client.wait_for_acks());
             }
             inherited => std::mem::forget(inherited),
         }
@@ -448,20 +446,6 @@ impl Tables {
             Self::Local(engine) => engine.unsent_items_note(),
             Self::Remote(remote) => remote.client.unsent_items_note(),
         }
-    }
-}
-
-/// Logs a warning if acknowledgements were not confirmed before their client ended.
-pub(crate) fn log_unconfirmed(py: Python<'_>, acknowledged: Result<()>) {
-    if let Err(error) = acknowledged
-        && !matches!(error, Error::Closed(_))
-    {
-        let text = format!(
-            "a client ends before its server has confirmed that the sampled items are acknowledged, so they may be sampled \
-             again: {error}"
-        );
-        // No caller is left to receive the error of a log handler.
-        let _ = crate::long_wait::log(py, &text);
     }
 }
 

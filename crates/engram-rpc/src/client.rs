@@ -63,7 +63,8 @@ pub use scan::{RemoteScan, ScanRequest};
 pub use sharded::{MAX_TOTALS_AGE, ShardedBatch, ShardedLease, ShardedStream, ShardedTables};
 pub use stream::RemoteStream;
 
-/// Maximum time that [`Client::wait_for_acks`] waits, or `reconnect_timeout` if that is longer.
+/// Maximum time that [`Client::wait_for_acks`] waits if no acknowledgement has to become durable. Otherwise, the
+/// maximum is `reconnect_timeout` if that is longer.
 const ACKS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long [`Client::blocked_reason`] waits for the server.
@@ -134,7 +135,7 @@ impl Client {
         let unsent = Arc::<AtomicU64>::default();
         // Must differ between forked children: the server recognises items by numbers derived from it.
         let entropy = random_u64()?;
-        let (samples, _) = SampleRequests::open(runtime.handle(), &connector, &pool, &unsent, true);
+        let (samples, _) = SampleRequests::open(runtime.handle(), &connector, &pool, &unsent);
         let streams = Arc::<SampleStreams>::default();
         streams.add(&samples);
         Ok(Self {
@@ -153,33 +154,21 @@ impl Client {
 
     /// Waits as [`Self::wait_for_acks`] does, then makes all pending and later calls fail. Calling it again does
     /// nothing.
-    ///
-    /// # Errors
-    /// Those of [`Self::wait_for_acks`].
-    pub fn close(&self) -> Result<()> {
-        let outcome = self.wait_for_acks();
+    pub fn close(&self) {
+        self.wait_for_acks();
         self.connector.close();
-        outcome
     }
 
-    /// Waits until the server has handled all acknowledgements, for at most `reconnect_timeout` or a second, whichever is
-    /// longer.
-    ///
-    /// # Errors
-    /// [`Error::DeadlineExceeded`] if it has not, or the reason.
-    pub fn wait_for_acks(&self) -> Result<()> {
-        if self.connector.is_closed() {
-            return Ok(());
-        }
-        let timeout = self.connector.reconnect_timeout().max(ACKS_TIMEOUT);
+    /// Waits until the server has handled all acknowledgements, for at most a second. If some of them must become
+    /// durable, waits for at most `reconnect_timeout` or a second, whichever is longer.
+    pub fn wait_for_acks(&self) {
+        let timeout = if self.streams.awaits_durability() {
+            self.connector.reconnect_timeout().max(ACKS_TIMEOUT)
+        } else {
+            ACKS_TIMEOUT
+        };
         let deadline = std::time::Instant::now().checked_add(timeout);
-        wait_by(&mut self.until_acks_flushed(), deadline).unwrap_or_else(|| {
-            let address = self.address();
-            Err(Error::DeadlineExceeded(format!(
-                "the server at {address} did not reply within {} s",
-                timeout.as_secs_f64()
-            )))
-        })
+        let _ = wait_by(&mut self.until_acks_flushed(), deadline);
     }
 
     /// True if each acknowledgement is known to be handled by the server, or lost with its connection. False if that is
@@ -264,10 +253,9 @@ impl Client {
         if self.connector.is_closed() {
             return Err(closed_error());
         }
-        let removes = table.max_times_sampled > 0;
-        let (connector, pool) = (&self.connector, &self.pool);
-        let opened = SampleRequests::open(self.runtime(), connector, pool, &self.unsent, removes);
-        if removes {
+        let opened =
+            SampleRequests::open(self.runtime(), &self.connector, &self.pool, &self.unsent);
+        if table.max_times_sampled > 0 {
             self.streams.add(&opened.0);
         }
         Ok(opened)

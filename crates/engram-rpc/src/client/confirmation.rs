@@ -1,7 +1,7 @@
 //! Counts the acknowledgements of batches, and reports when they are durable.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use engram_core::Result;
 use parking_lot::Mutex;
@@ -20,6 +20,8 @@ pub(super) struct AckCounts {
     /// Number of acknowledgements for which no call needs to wait: the server is known to have handled them, or they
     /// were lost with their connection.
     pub(super) confirmed: AtomicU64,
+    /// True if some of the acknowledgements must become durable.
+    pub(super) any_durable: AtomicBool,
 }
 
 impl AckCounts {

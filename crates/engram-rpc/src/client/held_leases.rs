@@ -93,17 +93,6 @@ impl HeldLeases {
         true
     }
 
-    /// True if an acknowledgement is not confirmed.
-    pub(super) fn has_acknowledgement(&self) -> bool {
-        let mut leases = self.leases.values();
-        leases.any(|lease| lease.acknowledgement.is_some())
-    }
-
-    /// Number of the last acknowledgement that is confirmed once it is handled; 0 if there is none.
-    pub(super) fn last_unhandled(&self) -> u64 {
-        self.unhandled.back().map_or(0, |(number, _)| *number)
-    }
-
     /// The server has handled the acknowledgements up to this number.
     pub(super) fn set_handled(&mut self, number: u64) {
         while let Some((_, id)) = self.unhandled.front().filter(|(first, _)| *first <= number) {

@@ -14,8 +14,6 @@ pub(super) struct LeaseStates {
     ended: Mutex<HashMap<u64, Option<Error>>>,
     /// False from the loss of a connection until the server has answered which leases it has kept, or cannot be reached.
     is_known: watch::Sender<bool>,
-    /// How the stream ended; `None` until then.
-    outcome: watch::Sender<Option<Result<()>>>,
 }
 
 impl Default for LeaseStates {
@@ -23,7 +21,6 @@ impl Default for LeaseStates {
         Self {
             ended: Mutex::default(),
             is_known: watch::Sender::new(true),
-            outcome: watch::Sender::new(None),
         }
     }
 }
@@ -41,23 +38,6 @@ impl LeaseStates {
     pub(super) async fn until_known(&self) {
         // Cannot fail: `self` holds the sender.
         let _ = self.is_known.subscribe().wait_for(|known| *known).await;
-    }
-
-    /// Called when the stream ends; the error is that of acknowledgements that are not known to be handled.
-    pub(super) fn finish(&self, outcome: Result<()>) {
-        self.outcome.send_replace(Some(outcome));
-    }
-
-    pub(super) fn is_finished(&self) -> bool {
-        self.outcome.borrow().is_some()
-    }
-
-    /// Waits until the stream has ended; returns the argument of [`Self::finish`].
-    pub(super) async fn until_finished(&self) -> Result<()> {
-        let mut outcome = self.outcome.subscribe();
-        // Cannot fail: `self` holds the sender.
-        let finished = outcome.wait_for(Option::is_some).await;
-        finished.map_or(Ok(()), |outcome| outcome.clone().unwrap_or(Ok(())))
     }
 
     pub(super) fn end(&self, id: u64, reason: Option<Error>) {

@@ -47,8 +47,9 @@ pub(super) enum SampleCommand {
     Confirm(u64, Confirmation),
     /// Withdraws the request, or returns the items of a batch on lease.
     Cancel(u64),
-    /// Replies once the server has handled all earlier acknowledgements, at once if it has; with an error if it cannot be
-    /// reached, or cannot make them durable. Sent again after a lost connection.
+    /// Replies once the server has handled all earlier acknowledgements; at once if there are none.
+    /// Replies with an error if the server cannot be reached, or cannot make them durable. Sent again after a lost
+    /// connection.
     Barrier(u64, BarrierReply),
 }
 
@@ -79,8 +80,8 @@ pub(super) struct PendingSamples {
     /// Batches that are received and on lease, as far as this is known, or whose acknowledgement is not confirmed.
     held: HeldLeases,
     states: Arc<LeaseStates>,
-    /// Barriers that the server has not answered, each with the number of the last acknowledgement before it.
-    barriers: BTreeMap<u64, (u64, BarrierReply)>,
+    /// Barriers that the server has not answered.
+    barriers: BTreeMap<u64, BarrierReply>,
     /// Confirmations that wait for the answer to their barrier.
     confirmations: BTreeMap<u64, Confirmation>,
     /// True if the server knows of acknowledgements: of this connection, or of earlier ones that it has continued.
@@ -90,14 +91,10 @@ pub(super) struct PendingSamples {
     session: Option<(u64, f64)>,
     /// True from the loss of a connection until the server has answered which leases still exist.
     is_resuming: bool,
-    /// True if acknowledgements may remove items.
-    removes: bool,
-    /// The error of acknowledgements of which it is unknown whether they were handled, if the stream has ended since.
-    lost: Option<Error>,
 }
 
 impl PendingSamples {
-    pub(super) fn new(pool: &Arc<Pool>, states: &Arc<LeaseStates>, removes: bool) -> Self {
+    pub(super) fn new(pool: &Arc<Pool>, states: &Arc<LeaseStates>) -> Self {
         Self {
             pool: Arc::clone(pool),
             outgoing: VecDeque::new(),
@@ -109,14 +106,7 @@ impl PendingSamples {
             has_acknowledged: false,
             session: None,
             is_resuming: false,
-            removes,
-            lost: None,
         }
-    }
-
-    /// True if an acknowledgement is not confirmed.
-    fn is_unconfirmed(&self) -> bool {
-        self.held.has_acknowledgement() || !self.confirmations.is_empty()
     }
 
     fn enqueue(&mut self, request: Request) {
@@ -205,7 +195,6 @@ impl PendingSamples {
     /// All leases have ended, or cannot be continued, because of a `reason` if it concerns later requests too. It is
     /// unknown whether acknowledgements were handled: `unconfirmed` is their error.
     fn end_leases(&mut self, reason: Option<&Error>, unconfirmed: &Error) {
-        self.lost = self.must_finish().then(|| unconfirmed.clone());
         for (id, lease) in self.held.take() {
             if lease.acknowledgement.is_none() {
                 self.states.end(id, reason.cloned());
@@ -287,15 +276,10 @@ impl PendingSamples {
     }
 }
 
+/// A stream that ends does not ask on another connection.
 impl Drop for PendingSamples {
     fn drop(&mut self) {
-        let is_lost = self.must_finish().then(lost_acknowledgement);
-        let lost = is_lost.or_else(|| self.lost.take());
-        for (_, reply) in std::mem::take(&mut self.barriers).into_values() {
-            let _ = reply.send(lost.clone().map_or(Ok(()), Err));
-        }
         self.fail_confirmations(&lost_acknowledgement());
-        self.states.finish(lost.map_or(Ok(()), Err));
     }
 }
 
@@ -322,15 +306,12 @@ impl ReconnectingStream for PendingSamples {
             }
             SampleCommand::Confirm(id, confirmation) => self.confirm(id, confirmation),
             SampleCommand::Cancel(id) => self.cancel(id),
-            // Without a session, nothing but the barrier reports what is handled.
-            SampleCommand::Barrier(id, reply)
-                if self.is_unconfirmed() || (self.session.is_none() && self.has_acknowledged) =>
-            {
-                let last = self.held.last_unhandled();
-                self.barriers.insert(id, (last, reply));
-                if !self.is_resuming {
-                    self.enqueue(Request::Barrier(id));
-                }
+            SampleCommand::Barrier(id, reply) if self.is_resuming => {
+                self.barriers.insert(id, reply);
+            }
+            SampleCommand::Barrier(id, reply) if self.has_acknowledged => {
+                self.barriers.insert(id, reply);
+                self.enqueue(Request::Barrier(id));
             }
             SampleCommand::Barrier(_, reply) => {
                 let _ = reply.send(Ok(()));
@@ -381,7 +362,8 @@ impl ReconnectingStream for PendingSamples {
                     (sample.sent, sample.sent_ever) = (true, true);
                     Request::Batch(request).into()
                 }
-                // Answered before it was sent. Instead, an empty one is sent, which the server ignores.
+                // The server has answered this request before it was sent. Instead, an empty one is sent, which the
+                // server ignores.
                 None => pb::SampleRequest::default(),
             },
         })
@@ -399,8 +381,8 @@ impl ReconnectingStream for PendingSamples {
             None if message.acknowledged > 0 => return Ok(()),
             Some(Outcome::BarrierDone(done)) => {
                 let outcome = done.durability_error.map(decode_error).map_or(Ok(()), Err);
-                if let Some((last, reply)) = self.barriers.remove(&id) {
-                    self.held.set_handled(last);
+                if let Some(reply) = self.barriers.remove(&id) {
+                    // The caller may have stopped waiting.
                     let _ = reply.send(outcome);
                 } else if let Some(confirmation) = self.confirmations.remove(&id) {
                     self.held.remove(id);
@@ -424,6 +406,7 @@ impl ReconnectingStream for PendingSamples {
             _ => {}
         }
         let Some(sample) = self.pending.get_mut(&id) else {
+            // The batch was cancelled.
             return Ok(());
         };
         let is_error = matches!(message.outcome, Some(Outcome::Error(_)));
@@ -440,6 +423,7 @@ impl ReconnectingStream for PendingSamples {
             _ => {}
         }
         if let Some(sample) = self.pending.remove(&id) {
+            // A caller that stopped waiting also sends `Cancel`.
             let received = Instant::now();
             let _ = (sample.result).send(outcome.map(|batch| (batch, received)));
         }
@@ -458,26 +442,18 @@ impl ReconnectingStream for PendingSamples {
             && self.held.is_empty()
     }
 
-    fn must_finish(&self) -> bool {
-        self.removes && self.is_unconfirmed()
-    }
-
     fn fail_pending(&mut self, error: &Error) {
         self.outgoing.clear();
-        let note = |text: &String| {
-            format!(
-                "{text}; it did not confirm that the sampled items are acknowledged, so they may be sampled again"
-            )
-        };
         let unconfirmed = match error {
-            Error::Unavailable(text) => Error::Unavailable(note(text)),
-            Error::Handshake(text) => Error::Handshake(note(text)),
-            Error::InvalidArgument(text) => Error::InvalidArgument(note(text)),
+            Error::Unavailable(text) => Error::Unavailable(format!(
+                "{text}; it did not confirm that the sampled items are acknowledged, so they may be sampled again"
+            )),
             other => other.clone(),
         };
         self.end_leases(Some(error), &unconfirmed);
-        for (_, reply) in std::mem::take(&mut self.barriers).into_values() {
-            let _ = reply.send(Err(unconfirmed.clone()));
+        for reply in std::mem::take(&mut self.barriers).into_values() {
+            // The caller may have stopped waiting.
+            let _ = reply.send(Err(error.clone()));
         }
         for (_, sample) in std::mem::take(&mut self.pending) {
             let error = match error {
@@ -528,8 +504,7 @@ mod tests {
     /// Passes the server's messages for one request to a stream. Returns what the stream sends next, and the request's
     /// error.
     fn receive(outcomes: Vec<Outcome>) -> (Option<Request>, Error) {
-        let mut pending =
-            PendingSamples::new(&Arc::new(Pool::with_max_batch(8)), &Arc::default(), true);
+        let mut pending = PendingSamples::new(&Arc::new(Pool::with_max_batch(8)), &Arc::default());
         let request = BatchRequest {
             table: "t".into(),
             options: SampleOptions {

@@ -9,8 +9,7 @@
 //!   requests are queued again, and the stream is *connecting*, or *waiting* if there are none. A server that moves to
 //!   another address breaks it, too. If the server rejects the stream, all pending requests fail, and the stream is *waiting*. Once the command channel is closed and all
 //!   requests are sent, the stream is *closing*.
-//! * *Closing*: half-closed. Waits for the server to end its side, for up to [`CLOSE_TIMEOUT`]. While
-//!   [`ReconnectingStream::must_finish`] is true, for up to `reconnect_timeout`; it is *connecting* if the connection breaks.
+//! * *Closing*: half-closed. Waits for the server to end its side, for up to [`CLOSE_TIMEOUT`].
 
 use std::future::pending;
 use std::sync::Arc;
@@ -33,7 +32,7 @@ const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// Pause before reconnecting if the last connection ended before it counted as working.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// How long connecting continues after the command channel was closed, unless [`ReconnectingStream::must_finish`].
+/// How long connecting continues after the command channel was closed.
 const LAST_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How long the server may take to read the last requests and end its side.
@@ -76,11 +75,6 @@ pub(crate) trait ReconnectingStream: Send + 'static {
 
     /// True if there is nothing to send and no response is expected.
     fn is_idle(&self) -> bool;
-
-    /// True if the server must still handle something although no caller is left that could send it again.
-    fn must_finish(&self) -> bool {
-        false
-    }
 
     /// Fails all pending requests with this error: the server cannot be reached, the server rejected the stream, or the
     /// client is closed. Afterwards the stream is idle.
@@ -182,17 +176,13 @@ async fn run_until_done<T: ReconnectingStream>(
     }
 }
 
-/// Handles commands while connecting. Once there are no more, ends after [`LAST_CONNECT_TIMEOUT`], or never if the stream
-/// must finish.
+/// Handles commands while connecting. Once there are no more, ends after [`LAST_CONNECT_TIMEOUT`].
 async fn handle_commands_while_connecting<T: ReconnectingStream>(
     stream: &mut T,
     commands: &mut UnboundedReceiver<T::Command>,
 ) {
     while let Some(command) = commands.recv().await {
         stream.handle_command(command);
-    }
-    if stream.must_finish() {
-        pending::<()>().await; // connecting ends by itself
     }
     sleep(LAST_CONNECT_TIMEOUT).await;
 }
@@ -233,7 +223,6 @@ async fn exchange_messages<T: ReconnectingStream>(
         let is_done = !commands_open && !stream.has_request() && !stream.awaits_requests();
         if is_done && sender.take().is_some() {
             // Half-closed: the server reads the remaining requests, then ends its side.
-            let must_finish = stream.must_finish();
             let remaining = async {
                 loop {
                     match responses.message().await {
@@ -247,16 +236,7 @@ async fn exchange_messages<T: ReconnectingStream>(
                     }
                 }
             };
-            let at_most = if must_finish {
-                connector.reconnect_timeout().max(CLOSE_TIMEOUT)
-            } else {
-                CLOSE_TIMEOUT
-            };
-            let complete = timeout(at_most, remaining).await;
-            if complete == Ok(false) && stream.must_finish() {
-                return StreamEnd::Disconnected { received };
-            }
-            let complete = complete.unwrap_or(false);
+            let complete = timeout(CLOSE_TIMEOUT, remaining).await.unwrap_or(false);
             return StreamEnd::Closed { complete };
         }
         let ready_sender = sender.clone().filter(|_| stream.has_request());

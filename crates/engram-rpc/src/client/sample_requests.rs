@@ -1,6 +1,5 @@
 //! Requests for batches, their tickets and their leases.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,35 +40,38 @@ pub(crate) struct SampleRequests {
 #[derive(Debug, Default)]
 pub(crate) struct SampleStreams(RwLock<Vec<SampleStream>>);
 
-/// A wait until a server has handled acknowledgements.
-pub(super) struct PendingAcks(pub(super) Pin<Box<dyn Future<Output = Result<()>> + Send>>);
-
-impl fmt::Debug for PendingAcks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PendingAcks")
-    }
-}
-
 /// One stream. The weak sender does not keep the stream open.
 #[derive(Clone, Debug)]
 struct SampleStream {
     commands: mpsc::WeakUnboundedSender<SampleCommand>,
     next_id: Arc<AtomicU64>,
     acks: Arc<AckCounts>,
-    states: Arc<LeaseStates>,
 }
 
 impl SampleStreams {
     pub(crate) fn add(&self, requests: &SampleRequests) {
         let mut streams = self.0.write();
-        streams.retain(|stream| !stream.states.is_finished());
-        streams.push(requests.weak());
+        streams.retain(|stream| stream.commands.strong_count() > 0);
+        streams.push(SampleStream {
+            commands: requests.commands.downgrade(),
+            next_id: Arc::clone(&requests.next_id),
+            acks: Arc::clone(&requests.acks),
+        });
     }
 
     /// True if no call needs to wait: each acknowledgement is known to be handled, or lost with its connection.
     pub(crate) fn are_acks_flushed(&self) -> bool {
         let streams = self.0.read();
         streams.iter().all(|stream| stream.acks.are_confirmed())
+    }
+
+    /// True if an acknowledgement that must become durable may not be confirmed yet: a stream has unconfirmed
+    /// acknowledgements, and has sent one that must become durable, perhaps earlier. False after [`Self::flush_acks`],
+    /// even if the server could not make it durable.
+    pub(crate) fn awaits_durability(&self) -> bool {
+        let streams = self.0.read();
+        let mut acks = streams.iter().map(|stream| &stream.acks);
+        acks.any(|acks| acks.any_durable.load(Ordering::Acquire) && !acks.are_confirmed())
     }
 
     /// Waits until the server has handled all acknowledgements so far and made them durable, if it can.
@@ -97,11 +99,11 @@ impl SampleStream {
         let barrier = SampleCommand::Barrier(id, done);
         let commands = self.commands.upgrade();
         let is_sent = commands.is_some_and(|commands| commands.send(barrier).is_ok());
-        let replied = if is_sent { receiver.await.ok() } else { None };
-        // A stream that accepts no more commands still sends its acknowledgements.
-        let outcome = match replied {
-            Some(outcome) => outcome,
-            None => self.states.until_finished().await,
+        // A stream that has ended, or ends meanwhile, has sent its acknowledgements.
+        let outcome = if is_sent {
+            receiver.await.unwrap_or(Ok(()))
+        } else {
+            Ok(())
         };
         // After an error as well: acknowledgements that did not arrive are lost.
         self.acks.confirmed.fetch_max(sent, Ordering::Release);
@@ -170,6 +172,9 @@ impl RemoteLease {
         precedes_use: bool,
     ) -> Option<PendingResponse<()>> {
         let commands = self.commands.take()?;
+        self.acks
+            .any_durable
+            .fetch_or(self.durable, Ordering::Release);
         let sending = self.acks.sending.lock();
         let number = self.acks.sent.load(Ordering::Relaxed) + 1;
         let (confirmation, response) = self
@@ -256,17 +261,16 @@ impl Future for RemoteSampleTicket {
 impl SampleRequests {
     /// Starts a stream, and returns it with the task that runs it. Both end once all clones of the `SampleRequests`,
     /// tickets and leases are dropped. The task returns true if the server has read all requests and the client all
-    /// responses. `removes`: acknowledgements may remove items.
+    /// responses.
     pub(crate) fn open(
         runtime: &Handle,
         connector: &Arc<Connector>,
         pool: &Arc<Pool>,
         unsent: &Arc<AtomicU64>,
-        removes: bool,
     ) -> (Self, JoinHandle<bool>) {
         let (commands, receiver) = mpsc::unbounded_channel();
         let states = Arc::default();
-        let pending = PendingSamples::new(pool, &states, removes);
+        let pending = PendingSamples::new(pool, &states);
         let task = runtime.spawn(run(Arc::clone(connector), pending, receiver));
         let requests = Self {
             commands,
@@ -276,24 +280,6 @@ impl SampleRequests {
             unsent: Arc::clone(unsent),
         };
         (requests, task)
-    }
-
-    fn weak(&self) -> SampleStream {
-        SampleStream {
-            commands: self.commands.downgrade(),
-            next_id: Arc::clone(&self.next_id),
-            acks: Arc::clone(&self.acks),
-            states: Arc::clone(&self.states),
-        }
-    }
-
-    /// Waits until the server has handled all acknowledgements so far, also if the stream accepts no more commands
-    /// meanwhile.
-    ///
-    /// # Errors
-    /// Those of [`SampleStreams::flush_acks`].
-    pub(super) fn until_acks_flushed(&self) -> PendingAcks {
-        PendingAcks(Box::pin(self.weak().flush_acks()))
     }
 
     /// Requests again the server's confirmation that all acknowledgements so far are durable, after it reported that it

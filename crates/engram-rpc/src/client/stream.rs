@@ -16,9 +16,7 @@ use tokio::task::JoinHandle;
 
 use super::connect::Connector;
 use super::pending_sample::BatchRequest;
-use super::sample_requests::{
-    LeasedBatch, PendingAcks, RemoteLease, RemoteSampleTicket, SampleRequests,
-};
+use super::sample_requests::{LeasedBatch, RemoteLease, RemoteSampleTicket, SampleRequests};
 
 /// Maximum time that closing waits for the server to handle the last acknowledgements.
 pub(super) const MAX_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -64,9 +62,6 @@ pub trait BatchSource: Debug + Send {
         options: &mut WaitOptions<'_>,
     ) -> WaitOutcome<Result<()>>;
 
-    /// Waits until the servers have handled all acknowledgements: those that need not become durable, too.
-    fn wait_until_handled(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>>;
-
     /// See [`BatchStream::lease_timeout`].
     fn lease_timeout(&self) -> Option<Duration>;
 
@@ -92,10 +87,6 @@ pub struct PrefetchedStream<S: BatchSource> {
     /// True if delivered items are acknowledged at once. With `hold`, and for tables from which sampling removes
     /// nothing, they are acknowledged when the next batch is requested.
     acknowledges_at_once: bool,
-    /// True if acknowledgements may remove items.
-    removes: bool,
-    /// Why the last acknowledgements may be lost; `None` once another batch has arrived.
-    unconfirmed: Option<Error>,
     options: StreamOptions,
     /// Number of batches requested, without stale ones (see `is_stale`): they are requested again.
     batches_requested: u64,
@@ -134,8 +125,6 @@ impl<S: BatchSource> PrefetchedStream<S> {
             close_timeout,
             table: table.name.clone(),
             acknowledges_at_once: table.max_times_sampled > 0 && !options.hold,
-            removes: table.max_times_sampled > 0,
-            unconfirmed: None,
             options,
             batches_requested: 0,
             items_requested: 0,
@@ -199,11 +188,8 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
             self.deliveries.acknowledge_oldest();
         }
         match (self.source).wait_until_durable(&mut self.deliveries, options) {
-            WaitOutcome::Ready(Ok(())) => {}
             // If the connection was lost, the next connection continues with the items that are left.
-            WaitOutcome::Ready(Err(error @ Error::Unavailable(_))) => {
-                self.unconfirmed = Some(error);
-            }
+            WaitOutcome::Ready(Ok(()) | Err(Error::Unavailable(_))) => {}
             WaitOutcome::Ready(Err(error)) => return Err(error),
             WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(None),
         }
@@ -220,8 +206,7 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
                 };
                 let n = *n;
                 self.in_flight.pop_front();
-                let leased = outcome.map_err(|error| self.unconfirmed.take().unwrap_or(error))?;
-                self.arrived = Some((n, leased));
+                self.arrived = Some((n, outcome?));
             }
             if let Some((_, leased)) = &self.arrived
                 && !matches!(
@@ -234,14 +219,12 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
             let Some((n, leased)) = self.arrived.take() else {
                 return Ok(None);
             };
-            let is_stale = self.is_stale(&leased);
-            if is_stale.map_err(|error| self.unconfirmed.take().unwrap_or(error))? {
+            if self.is_stale(&leased)? {
                 self.items_requested -= n as u64;
                 self.batches_requested -= 1;
                 drop(leased);
                 continue;
             }
-            self.unconfirmed = None;
             let LeasedBatch { batch, lease, .. } = leased;
             let lease = self.source.lease_for_reader(lease);
             // The items that an incomplete batch lacks are requested again later.
@@ -281,10 +264,7 @@ impl<S: BatchSource> BatchStream for PrefetchedStream<S> {
         self.in_flight.clear();
         self.arrived = None;
         let called = Instant::now();
-        let mut durable = (self.source).wait_until_durable(&mut self.deliveries, options);
-        if self.removes && matches!(durable, WaitOutcome::Ready(Ok(()))) {
-            durable = self.source.wait_until_handled(options);
-        }
+        let durable = (self.source).wait_until_durable(&mut self.deliveries, options);
         self.source.close();
         let began = options.deadline.map_or_else(Instant::now, |_| called);
         let deadline = Some(began + self.close_timeout.min(at_most));
@@ -305,21 +285,6 @@ impl<S: BatchSource> Drop for PrefetchedStream<S> {
     }
 }
 
-/// Waits for a future, which is then `None`.
-pub(super) fn wait_once(
-    pending: &mut Option<PendingAcks>,
-    options: &mut WaitOptions<'_>,
-) -> WaitOutcome<Result<()>> {
-    let Some(acks) = pending else {
-        return WaitOutcome::Ready(Ok(()));
-    };
-    let outcome = wait(&mut acks.0, options);
-    if matches!(outcome, WaitOutcome::Ready(_)) {
-        *pending = None;
-    }
-    outcome
-}
-
 /// Batches of one table of a server.
 pub type RemoteStream = PrefetchedStream<RemoteSource>;
 
@@ -331,8 +296,6 @@ pub struct RemoteSource {
     connector: Arc<Connector>,
     /// Why the server could not make acknowledgements durable when it was last asked.
     durability_error: Option<Error>,
-    /// The wait of [`BatchSource::wait_until_handled`], if it is not over.
-    handled: Option<PendingAcks>,
 }
 
 impl RemoteStream {
@@ -347,7 +310,6 @@ impl RemoteStream {
             requests: Some(requests),
             connector: Arc::clone(connector),
             durability_error: None,
-            handled: None,
         };
         Self::new(source, vec![task], close_timeout, table, options)
     }
@@ -399,13 +361,6 @@ impl BatchSource for RemoteSource {
             self.durability_error = error.cloned();
         }
         outcome
-    }
-
-    fn wait_until_handled(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
-        if let Some(requests) = &self.requests {
-            self.handled = Some(requests.until_acks_flushed());
-        }
-        wait_once(&mut self.handled, options)
     }
 
     fn lease_timeout(&self) -> Option<Duration> {

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use engram_core::{Error, Result, TableOptions};
 use engram_engine::{BatchLease, DeliveryTracker, StreamOptions, WaitOptions, WaitOutcome, wait};
-use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -17,8 +16,7 @@ use tokio::task::JoinHandle;
 use super::lease::ShardedLease;
 use super::sampling::{ShardedBatch, Turn};
 use super::{BatchRequest, PendingResponse, SampleRequests, ShardedTables};
-use crate::client::sample_requests::PendingAcks;
-use crate::client::stream::{BatchSource, MAX_CLOSE_TIMEOUT, PrefetchedStream, wait_once};
+use crate::client::stream::{BatchSource, MAX_CLOSE_TIMEOUT, PrefetchedStream};
 
 /// Batches of one table of all shards.
 pub type ShardedStream = PrefetchedStream<ShardedSource>;
@@ -60,8 +58,6 @@ pub struct ShardedSource {
     /// Ready when the last requested batch has arrived.
     last_turn: Option<oneshot::Receiver<()>>,
     undurable: Undurable,
-    /// The wait of [`BatchSource::wait_until_handled`], if it is not over.
-    handled: Option<PendingAcks>,
 }
 
 impl ShardedStream {
@@ -77,7 +73,6 @@ impl ShardedStream {
             is_ordered: !table.sampler.is_random(),
             last_turn: None,
             undurable: Undurable::default(),
-            handled: None,
         };
         Self::new(source, tasks, MAX_CLOSE_TIMEOUT, table, options)
     }
@@ -136,17 +131,6 @@ impl BatchSource for ShardedSource {
             Poll::Ready(Ok(()))
         });
         wait(&mut all, options)
-    }
-
-    fn wait_until_handled(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
-        if self.is_open() {
-            let acks = self.requests.iter().map(SampleRequests::until_acks_flushed);
-            let all = join_all(acks.map(|acks| acks.0).collect::<Vec<_>>());
-            self.handled = Some(PendingAcks(Box::pin(async move {
-                all.await.into_iter().collect()
-            })));
-        }
-        wait_once(&mut self.handled, options)
     }
 
     fn lease_timeout(&self) -> Option<Duration> {
