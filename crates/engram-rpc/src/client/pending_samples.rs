@@ -444,10 +444,10 @@ impl ReconnectingStream for PendingSamples {
 
     fn fail_pending(&mut self, error: &Error) {
         self.outgoing.clear();
+        let lost = "; it did not confirm that the sampled items are acknowledged, so they may be sampled again";
         let unconfirmed = match error {
-            Error::Unavailable(text) => Error::Unavailable(format!(
-                "{text}; it did not confirm that the sampled items are acknowledged, so they may be sampled again"
-            )),
+            Error::Unavailable(text) => Error::Unavailable(format!("{text}{lost}")),
+            Error::Handshake(text) => Error::Handshake(format!("{text}{lost}")),
             other => other.clone(),
         };
         self.end_leases(Some(error), &unconfirmed);
