@@ -238,14 +238,14 @@ def test_lists_that_do_not_fit_the_spaces_are_refused(open_store):
 
 def test_environments_may_differ_in_their_containers(open_store):
     store = open_store(Table("t"))
-    rows = [as_tuple(0, 0), [*as_tuple(0, 1)]]
-    buffer = ReplayBuffer(100, 2)
-    with VectorWriter(store, envs_of(TUPLE), ITEMS[:1]) as vector:
-        for writer in (vector, BufferWriter(buffer, envs_of(TUPLE))):
+    rows = [kind(box(0, env, part) for part in range(3)) for env, kind in enumerate((tuple, list))]
+    buffer, envs = ReplayBuffer(100, 2), envs_of(spaces.Tuple([BOX] * 3))
+    with VectorWriter(store, envs, ITEMS[:1]) as vector:
+        for writer in (vector, BufferWriter(buffer, envs)):
             writer.reset(rows)
             writer.step(np.zeros((2, 2)), deque(rows), np.ones(2), NO, NO)
     for batch in (next(iter(buffer.scan())), next(iter(store.scan("t")))):
-        assert sorted(batch.data["obs"][1].tolist()) == [[0, 2], [0, 12]]
+        assert sorted(batch.data["obs"][1].tolist()) == [[0, 1], [0, 11]]
 
 
 def test_lists_of_columns_need_spaces_or_a_signature(open_store):
