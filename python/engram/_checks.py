@@ -204,10 +204,9 @@ def column_not_table(column: str, value: object) -> None:
     `column` names the column in the error.
     """
     kind = type(value).__name__
-    if hasattr(value, "columns") and hasattr(value, "__array__"):
+    if hasattr(value, "columns") and hasattr(value, "__array__") and not hasattr(value, "dtype"):
         raise SignatureError(
-            f"{column} is a {kind}, whose columns have dtypes of their own; pass a dict of its columns, such as "
-            "{name: data[name].to_numpy() for name in data.columns}"
+            f"{column} is a {kind}, whose columns have dtypes of their own; pass a dict of its columns as NumPy arrays"
         )
     nulls = getattr(value, "null_count", 0)  # of Polars and PyArrow
     if hasattr(getattr(value, "dtype", None), "na_value") and hasattr(value, "isna"):  # of pandas

@@ -172,9 +172,11 @@ def children_of(nest: Nest) -> dict[Any, Nest] | None:
         return dict(nest)
     if isinstance(nest, list | tuple | deque):
         return dict(zip(getattr(nest, "_fields", range(len(nest))), nest, strict=False))
+    if optree.register_pytree_node.get(type(nest), namespace="engram") is None:
+        return None  # the error of the call below would have the text of the whole leaf
     try:
         children, _, entries, *_ = optree.tree_flatten_one_level(nest, none_is_leaf=True, namespace="engram")
-    except Exception:  # noqa: BLE001, its type is not registered, or the engine takes it for a leaf
+    except Exception:  # noqa: BLE001, the engine takes it for a leaf, too
         return None
     return dict(zip(entries, children, strict=True))
 

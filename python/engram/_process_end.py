@@ -30,7 +30,7 @@ def at_process_end(opened: _T, end: Callable[[_T], object]) -> None:
     """Calls `end(opened)` when the process ends, unless `opened` was garbage-collected before; newest objects first.
 
     At the end, threads that are not daemons have ended, and the functions that the program has registered with `atexit`
-    have returned. A forked child calls the ends of inherited objects, too. `end` must not refer to `opened`.
+    since it imported Engram have returned. A forked child calls the ends of inherited objects, too. `end` must not refer to `opened`.
     """
     _opened[opened] = end
     _hook_multiprocessing()
@@ -44,7 +44,7 @@ def finalize(opened: object, call: Callable[..., object], *arguments: object) ->
 
 
 def _end_all() -> None:
-    while _opened:
+    for _ in range(len(_opened)):  # not those that other threads go on to open
         try:
             opened, end = _opened.popitem()
         except KeyError:  # what was left has been garbage-collected

@@ -201,10 +201,10 @@ class Dataset(Generic[T]):
                 native = stream.next()
                 if native is None:  # no batch arrived within `_partial_wait`, or the stream has ended
                     waited = time.monotonic() - requested
-                    is_late = self._timeout is not None and waited >= self._timeout - _ROUNDING
                     is_complete = batches == self._max_batches or items == self._max_items
+                    is_late = not is_complete and self._timeout is not None and waited >= self._timeout - _ROUNDING
                     grace_left = GRACE_PERIOD - waited
-                    if is_late and grace_left > 0 and not is_complete and self._is_expected(drawn, items, grace_left):
+                    if is_late and grace_left > 0 and self._is_expected(drawn, items, grace_left):
                         time.sleep(0.001)
                         continue
                     if poll_interval is None or is_late or is_complete:

@@ -4,6 +4,7 @@ A writer collects steps in chunks. An item becomes visible at the first append a
 an episode, or on `flush`. A writer belongs to one thread; a store can have any number of writers.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -36,9 +37,11 @@ class _Writer(ClosingContext):
     """Names of the attributes that `repr` shows."""
     _tables: Collection[str]
     """Names of the tables that items were created for."""
+    _process: int
 
     def __new__(cls, *_: object, **__: object) -> Self:
         writer = super().__new__(cls)
+        writer._process = os.getpid()
         at_process_end(writer, _Writer._report_at_process_end)
         return writer
 
@@ -90,6 +93,8 @@ class _Writer(ClosingContext):
             self._report("was garbage-collected", stacklevel=3)
 
     def _report_at_process_end(self) -> None:
+        if os.getpid() != self._process:
+            return  # its process reports it; here, it may be in use for ever
         for _ in range(100):
             try:
                 self._report("was still open when its process ended", stacklevel=2)

@@ -144,13 +144,14 @@ def test_elements_keep_their_index_in_items_of_a_list_or_tuple_without_some_of_t
         ((left, None, right), {0: left, 2: right}),
         ([None, {"a": left}], {1: {"a": left}}),
         ((left, None), (left,)),
+        ((left, [], right), (left, right)),
         (([None, right], left), ({1: right}, left)),
     ):
         store = open_store(Table("t"))
         with case(given), store.writer() as writer:
             writer.append({"cams": given})
             writer.create_item("t", num_steps=1)
-            writer.append({"cams": (left, left, right) if len(given) == 3 else given})
+            writer.append({"cams": (left, left, right) if given[1] is None and len(given) == 3 else given})
             writer.flush()
             assert optree.tree_map(np.squeeze, store.sample("t", 1).data["cams"]) == stored
 

@@ -209,7 +209,7 @@ def test_errors_of_the_operating_system_name_the_file(run, tmp_path):
         (tmp_path / name).write_text(content + "\n")
     result = run("train", "curves", tmp_path, "--out", tmp_path / "file" / "curves.png")
     assert result.exit_code == 1
-    assert result.stderr == f"error: {tmp_path / 'file'}: File exists\n"
+    assert result.stderr == f"error: cannot write {tmp_path / 'file' / 'curves.png'}: Not a directory\n"
 
 
 @pytest.mark.jax

@@ -541,7 +541,7 @@ def test_an_iterator_without_a_server_can_be_closed(tf):
 
 def test_a_table_created_by_the_engine_can_be_read(tf):
     with engram.Server([engram.Table.queue("t", max_size=9)]) as server:
-        server.store.insert({"a": {"b": np.ones((3, 2))}, "c": [np.zeros(3)]}, {"t": 1.0}, time_axis=True)
+        server.store.insert({"a": {"b": np.ones((3, 2))}, "c": (np.zeros(3),)}, {"t": 1.0}, time_axis=True)
         dtypes = {"a": {"b": tf.float64}, "c": [tf.float64]}
         shapes = {"a": {"b": tf.TensorShape([3, 2])}, "c": [tf.TensorShape([3])]}
         elements = next(iter(reverb.TrajectoryDataset(server.address, "t", dtypes, shapes, 1)))

@@ -103,6 +103,16 @@ def test_a_dataset_does_not_end_at_its_timeout_if_its_server_does_not_reply(shar
         proxy.cut()
 
 
+def test_a_dataset_that_has_all_its_batches_does_not_ask_a_silent_server(proxy):
+    proxy.store.insert({"x": 1}, {"t": 1.0})
+    with Client(proxy.address, reconnect_timeout=20.0) as client:
+        iterator = iter(Dataset(client, "t", 1, timeout=0.0, max_batches=1))
+        assert next(iterator).data["x"].tolist() == [1]
+        proxy.mute()
+        assert list(iterator) == []
+        proxy.cut()
+
+
 def test_a_dataset_whose_server_replies_ends_at_its_timeout(proxy):
     with Client(proxy.address) as client:
         assert list(Dataset(client, "q", 1, timeout=0.0)) == []

@@ -165,7 +165,7 @@ def test_a_sample_does_not_wait_for_its_confirmation_longer_than_its_timeout(tmp
         servers.lose_confirmation(timeout=1.0)
         started = time.monotonic()
         with raises(
-            DeadlineExceededError,
+            UnavailableError,
             "table `q`: the server did not confirm within 1 s (`timeout`) that the sampled items are acknowledged, so "
             "they may be sampled again; this error has the batch, as `batch`",
         ) as raised:

@@ -151,6 +151,26 @@ writer.close()
     run_program(HEAD + code)
 
 
+@needs_fork
+def test_a_forked_child_does_not_report_a_writer_that_its_parent_uses():
+    code = """
+writer = store.pattern_writer([engram.Pattern("full", num_steps=1)])
+writer.append({"x": 1})
+writer.append({"x": 2})
+flush = threading.Thread(target=writer.flush)
+flush.start()
+while not store.info()["full"].waiting_inserts:
+    time.sleep(0.01)
+time.sleep(0.1)
+process = multiprocessing.get_context("fork").Process(target=gc.collect)
+process.start()
+process.join()
+store.sample("full", 1)
+flush.join()
+"""
+    run_program(HEAD + code)
+
+
 @pytest.mark.parametrize("method", [each for each in METHODS if each in multiprocessing.get_all_start_methods()])
 def test_pending_items_are_logged_at_the_end_of_a_worker(in_worker, method):
     assert in_worker(method, "write", stderr=LOST) == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.support import raises
 
-from engram import Pattern, Table, patterns
+from engram import Pattern, Store, Table, patterns
 from engram.errors import BackpressureError, EngramError, PriorityError, UnknownTableError, UnsatisfiableError
 
 TOO_LARGE = (
@@ -134,3 +134,13 @@ def test_create_item_that_raises_for_an_earlier_item_creates_nothing(open_store)
     assert store.info()["t"].size == num_created
     with pytest.raises(UnknownTableError):
         writer.create_item("full", num_steps=1)
+
+
+def test_a_rejected_item_does_not_hide_that_a_table_was_dropped():
+    with Store([Table("small", max_bytes=300), Table("dropped")]) as store, store.writer() as writer:
+        writer.append({"x": np.zeros(100)})
+        writer.create_item("small", num_steps=1)
+        writer.create_item("dropped", num_steps=1)
+        store.drop_table("dropped")
+        with pytest.raises(UnsatisfiableError, match=r"max_bytes is 300; .*; also: table `dropped` "):
+            writer.flush()

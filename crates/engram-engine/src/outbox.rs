@@ -241,8 +241,8 @@ impl Future for Outbox {
 /// number. Items that `check` rejects are dropped, the others are sent.
 ///
 /// # Errors
-/// The first error of `check`, with the number of rejected items if there are several; or else the first error of `send`.
-/// The items after it are sent anyway.
+/// The first error of `check`, with the number of rejected items if there are several, and with the text of the first error
+/// of `send`; or else that error. The items after it are sent anyway.
 pub fn send_by_table(
     items: impl Iterator<Item = (u32, NewItem)>,
     max_items: usize,
@@ -274,15 +274,15 @@ pub fn send_by_table(
         expected = batch.len().max(MIN_RESERVED);
         outcome = outcome.and(send(number, batch));
     }
-    match rejected {
-        None => outcome,
-        Some((error, 1)) => Err(error),
-        Some((error, items)) => {
-            let rejected = format!(
-                "; {} were rejected, this is the first",
-                count(items, "item")
-            );
-            Err(error.with_text(&rejected))
-        }
+    let Some((mut error, items)) = rejected else {
+        return outcome;
+    };
+    if items > 1 {
+        let items = count(items, "item");
+        error = error.with_text(&format!("; {items} were rejected, this is the first"));
     }
+    if let Err(other) = outcome {
+        error = error.with_text(&format!("; also: {other}"));
+    }
+    Err(error)
 }

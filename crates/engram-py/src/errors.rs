@@ -131,14 +131,17 @@ pub(crate) fn is_about_columns(py: Python<'_>, error: &PyErr) -> bool {
     name.is_ok_and(|name| name == "SignatureError" || name == "InvalidArgumentError")
 }
 
-/// Returns the first of the errors, with the texts of the others appended. If it is not ordinary, as
-/// [`is_ordinary_error`] defines it, the second one is its cause.
+/// Returns the first of the errors, with the texts of the others appended. If one is not ordinary, as
+/// [`is_ordinary_error`] defines it, that one, with another one as its cause.
 pub(crate) fn all_of<const N: usize>(py: Python<'_>, outcomes: [PyResult<()>; N]) -> PyResult<()> {
     let mut errors = outcomes.into_iter().filter_map(Result::err);
     let Some(mut first) = errors.next() else {
         return Ok(());
     };
-    for error in errors {
+    for mut error in errors {
+        if is_ordinary_error(py, &first) && !is_ordinary_error(py, &error) {
+            std::mem::swap(&mut first, &mut error);
+        }
         if is_ordinary_error(py, &first) {
             let text = str(error.value(py))?;
             first = append_text(py, first, &format!("; also: {text}"));

@@ -224,7 +224,7 @@ where
             let seconds = timeout.map_or(f64::INFINITY, |(timeout, _)| timeout.seconds());
             errors::to_py(
                 py,
-                &Error::DeadlineExceeded(format!(
+                &Error::Unavailable(format!(
                     "table `{table}`: the server did not confirm within {seconds} s (`timeout`) that the sampled items are \
                      acknowledged, so they may be sampled again{HAS_BATCH}"
                 )),

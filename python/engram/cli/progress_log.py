@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import IO, TYPE_CHECKING, Self
 
 from engram import _engram
@@ -81,6 +81,15 @@ class ProgressLog:
 
 def _open_locked(path: Path) -> IO[str]:
     """Opens and locks a file, which is created if there is none."""
+    while True:
+        file = _open_and_lock(path)
+        with suppress(OSError):  # another run has removed it
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()
+
+
+def _open_and_lock(path: Path) -> IO[str]:
     with ExitStack() as stack:
         file = stack.enter_context(path.open("a", encoding="utf-8"))
         try:

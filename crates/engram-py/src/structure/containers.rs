@@ -64,6 +64,7 @@ pub(super) type Entries<'py> = Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>;
 /// lists and tuples.
 pub(super) fn registered_entries<'py>(tree: &Bound<'py, PyAny>) -> PyResult<Option<Entries<'py>>> {
     static FLATTEN: Lazy<Py<PyAny>> = Lazy::new();
+    static REGISTER: Lazy<Py<PyAny>> = Lazy::new();
     static NUMBER: Lazy<Py<PyAny>> = Lazy::new();
     let py = tree.py();
     // A shortcut for the most common leaves, which are not registered with optree, and None, which is a leaf here.
@@ -81,10 +82,16 @@ pub(super) fn registered_entries<'py>(tree: &Bound<'py, PyAny>) -> PyResult<Opti
     {
         return Ok(None);
     }
-    let flatten = FLATTEN.import(py, "optree", "tree_flatten_one_level")?;
     let options = PyDict::new(py);
-    options.set_item("none_is_leaf", true)?;
     options.set_item("namespace", NAMESPACE)?;
+    // The error of `flatten` for a type that is not registered would have the text of the whole leaf.
+    let register = REGISTER.import(py, "optree", "register_pytree_node")?;
+    let registered = register.call_method("get", (tree.get_type(),), Some(&options))?;
+    if registered.is_none() {
+        return Ok(None);
+    }
+    let flatten = FLATTEN.import(py, "optree", "tree_flatten_one_level")?;
+    options.set_item("none_is_leaf", true)?;
     let flat = match flatten.call((tree,), Some(&options)) {
         Ok(flat) => flat,
         Err(error) if errors::is_ordinary_error(py, &error) => return Ok(None),

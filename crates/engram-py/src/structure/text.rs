@@ -130,6 +130,14 @@ pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     Some(json!({ "d": pairs }))
 }
 
+/// True if a serialized structure has a leaf.
+fn has_leaves(value: &Value) -> bool {
+    let child = |pair: &Value| pair.get(1).is_some_and(has_leaves);
+    let has_any = |key| array(value, key).is_some_and(|items| items.iter().any(has_leaves));
+    let has_pair = |key| array(value, key).is_some_and(|pairs| pairs.iter().any(child));
+    value == &json!(0) || has_any("l") || has_any("t") || has_pair("d") || has_pair("f")
+}
+
 /// Removes leaves, and containers without leaves, from a serialized structure. `keep` yields for each leaf whether it
 /// stays. Returns `None` if no leaf remains.
 pub(crate) fn prune(value: &Value, keep: &mut impl Iterator<Item = bool>) -> Option<Value> {
@@ -144,7 +152,8 @@ pub(crate) fn prune(value: &Value, keep: &mut impl Iterator<Item = bool>) -> Opt
                 .collect();
             // Without elements before the last one that remains, a list becomes a mapping, which keeps their indices.
             let (last, _) = kept.last()?;
-            return Some(if last + 1 == kept.len() {
+            let with_leaves = items[..=*last].iter().filter(|item| has_leaves(item));
+            return Some(if with_leaves.count() == kept.len() {
                 let items = kept.into_iter().map(|(_, item)| item);
                 json!({ key: items.collect::<Vec<_>>() })
             } else {

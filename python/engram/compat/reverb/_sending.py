@@ -1,5 +1,6 @@
 """Sending, flushing and closing the engine's writer, shared by all writers, with Reverb's error texts."""
 
+import os
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -231,7 +232,15 @@ def close_on_drop(
     the tables, unless the server is gone or `probe` is None. `name` is the class of the writer, and `tables` those of
     its items, for the warning.
     """
-    return finalize(writer, close_native, native, name, tables, probe)
+    return finalize(writer, _close_in, os.getpid(), native, name, tables, probe)
+
+
+def _close_in(
+    process: int, writer: NativeWriter, name: str, tables: Collection[str], probe: ServerProbe | None
+) -> None:
+    """Does what `close_native` does, unless this is a forked process, whose parent has the writer."""
+    if os.getpid() == process:
+        close_native(writer, name, tables, probe)
 
 
 def _timeout_error(call: str, timeout_ms: float | None, error: Exception) -> DeadlineExceededError:
