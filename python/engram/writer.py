@@ -94,7 +94,7 @@ class _Writer(ClosingContext):
 
     def _report_at_process_end(self) -> None:
         if os.getpid() != self._process:
-            return  # its process reports it; here, it may be in use for ever
+            return  # its process reports it; here, it may seem in use
         for _ in range(100):
             try:
                 self._report("was still open when its process ended", stacklevel=2)
