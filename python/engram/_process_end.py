@@ -30,8 +30,8 @@ def at_process_end(opened: _T, end: Callable[[_T], object]) -> None:
     """Calls `end(opened)` when the process ends, unless `opened` was garbage-collected before; newest objects first.
 
     At the end, threads that are not daemons have ended, and the functions that the program has registered with `atexit`
-    since it imported Engram have returned. A forked child calls the ends of inherited objects, too. `end` must not refer
-    to `opened`.
+    since it imported Engram have returned. A forked child calls the ends of inherited objects, too. `end` must not
+    refer to `opened`.
     """
     _opened[opened] = end
     _hook_multiprocessing()
